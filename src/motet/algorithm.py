@@ -33,6 +33,7 @@ __all__ = [
     "Behaviour",
     "Field",
     "HeaderSpec",
+    "LearnsInPhases",
     "OwnStreams",
     "ReaderSettings",
     "SavesStream",
@@ -232,6 +233,15 @@ class SavesStream(Protocol):
 
     def set_stream(self, stream: Any) -> None:
         """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
+        ...
+
+
+@runtime_checkable
+class LearnsInPhases(Protocol):
+    """Optional interface of an algorithm that does something when a phase of a reproducible run begins."""
+
+    def begin_phase(self) -> None:
+        """A phase begins. It may consist of any number of updates, also of none."""
         ...
 
 

@@ -14,11 +14,30 @@ learner may update while ``u < b``, and the actor may act while ``b - slack_once
 collects the next batch while the learner uses the last one. Free-running is not possible here: a full lane would stall
 the other agents of its world.
 
+With *periods* both sides work at the same time, and yet the result is a function of the seed: who reads what is fixed
+by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to
+k.
+
+- An actor begins period b once every learner has published the version of phase ``b - 1 - ahead`` (the initial version
+  if that is negative), and acts by that version throughout the period. Actors do not wait for each other.
+- A stack of policies begins phase k once every actor has ended period k, or has finished. It does the updates that are
+  due for periods 0 to k, drawn from rows of these periods only, and then writes its vault once and publishes once, also
+  if no update was due.
+- Versions are numbered by phase: 1 is the initial one, ``k + 2`` that of phase k.
+
+With ``ahead=1`` period k + 1 and phase k run at the same time, and the policy is exactly one period old. With
+``ahead=0`` both sides take turns: bursts. The serial engine plays period b, then phase ``b - ahead``.
+
 >>> pace = Pace(updates_per_step=0.5, slack=2)
 >>> pace.due(100, warm_up=10), pace.may_learn(44, 100, warm_up=10), pace.may_learn(47, 100, warm_up=10)
 (45, True, False)
 >>> pace.may_act(42, 100, warm_up=10), pace.may_act(43, 100, warm_up=10)
 (False, True)
+>>> periods = Pace(updates_per_step=0.5, slack=0, period=100)
+>>> [periods.version_in(period) for period in range(4)]
+[1, 1, 2, 3]
+>>> periods.may_begin(2, phases=0), periods.may_begin(2, phases=1), periods.room
+(False, True, 201)
 >>> pace.may_learn_once(3, batches=3), pace.may_learn_once(3, batches=4), pace.may_act_once(3, batches=4)
 (False, True, True)
 """
@@ -27,7 +46,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
@@ -42,7 +61,7 @@ class Pace:
     """The balance between acting and learning.
 
     >>> Pace(updates_per_step=0.5, slack=0)  # lockstep: an update after every second step
-    Pace(updates_per_step=0.5, slack=0, slack_once=1.0)
+    Pace(updates_per_step=0.5, slack=0, slack_once=1.0, period=0, ahead=1)
     """
 
     updates_per_step: Annotated[float, Gt(0), FINITE] = 1.0
@@ -51,9 +70,15 @@ class Pace:
     """Number of updates that either side may be ahead of the pace; 0 is lockstep, infinity is free-running."""
     slack_once: Annotated[float, Ge(0), FINITE] = 1.0
     """For rows that are read once: number of complete batches that may wait for the learner while actors continue."""
+    period: Annotated[int, Ge(0)] = 0
+    """Number of rounds in a period; 0: there are no periods."""
+    ahead: Literal[0, 1] = 1
+    """With periods: the number of periods that actors may be ahead of the learners."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.period and self.slack:
+            raise SettingError(f"slack must be 0 with a period, got {self.slack}: a phase does exactly what is due")
         if 0 < self.slack < max(1.0, self.updates_per_step):
             raise SettingError(
                 f"slack must be 0 (lockstep) or at least the {max(1.0, self.updates_per_step):g} updates of one step, "
@@ -73,14 +98,41 @@ class Pace:
     @property
     def lockstep(self) -> bool:
         """Whether rounds of acting and learning alternate."""
-        return self.slack == 0
+        return self.slack == 0 and not self.period
+
+    @property
+    def rows_of_period(self) -> int:
+        """With periods: the most rows that an actor writes to a lane in one of them; otherwise 0.
+
+        An action gives a row, and the end of an episode a final row. The first row may belong to an earlier action.
+        """
+        return 2 * self.period + 1 if self.period else 0
+
+    @property
+    def room(self) -> int:
+        """With periods: the most rows that an actor writes to a lane during a phase."""
+        return self.ahead * self.rows_of_period
+
+    def may_begin(self, period: int, phases: int) -> bool:
+        """Whether an actor may begin a period when every learner has published this many phases."""
+        return period - self.ahead <= phases
+
+    def version_in(self, period: int) -> int:
+        """Return the number of the version by which all actors act in a period."""
+        return max(1, period + 1 - self.ahead)
+
+    def may_learn_phase(self, phase: int, periods: int) -> bool:
+        """Whether a stack may begin a phase when every actor has ended this many periods."""
+        return phase < periods
 
     def patience(self, lanes: int) -> int:
         """Number of due updates that an agent may delay to share a pass with other agents.
 
         It is the number of updates that one step in each lane makes due, but at most half of the slack, so that actors
-        need not wait.
+        need not wait. With periods it is none: a phase does all that is due.
         """
+        if self.period:
+            return 0
         owed = math.ceil(self.updates_per_step * lanes)
         return owed if self.lockstep or self.free else min(owed, math.floor(self.slack / 2))
 

@@ -31,7 +31,7 @@ from motet.arrays import ArraySpec
 from motet.errors import NotReadyError, SettingError, SpecError, WaitTimeoutError
 from motet.system.memory import LINE, Segment
 
-__all__ = ["Publication", "Publisher", "Subscriber"]
+__all__ = ["GivenVersion", "Publication", "Publisher", "Subscriber"]
 
 
 class Publication:
@@ -102,10 +102,13 @@ class Publication:
         publisher._bytes = publisher._header.reshape(1).view(np.uint8)
         return publisher
 
-    def subscriber(self) -> Subscriber:
-        """Return a reading end with a private copy."""
+    def subscriber(self, given: GivenVersion | None = None) -> Subscriber:
+        """Return a reading end with a private copy. With ``given`` it takes the version with that number."""
         spares = [_aligned(self._offset + self.weights * 4) for _ in range(2)]
-        subscriber = Subscriber(self._memory, self._record.itemsize, self._offset, self.weights * 4, *spares)
+        kind = Subscriber if given is None else _NumberedSubscriber
+        subscriber = kind(self._memory, self._record.itemsize, self._offset, self.weights * 4, *spares)
+        if isinstance(subscriber, _NumberedSubscriber):
+            subscriber._given = given
         subscriber._headers = tuple(s[: self._record.itemsize].view(self._record)[0] for s in spares)
         subscriber._weights = tuple(s[self._offset :].view(np.float32) for s in spares)
         return subscriber
@@ -216,6 +219,44 @@ class Subscriber(_native.SlotReader):
     def _need(self) -> None:
         if self._have == 0:
             raise NotReadyError("this subscriber has no version yet: call refresh() first")
+
+
+class GivenVersion:
+    """The number of the version that some subscribers take instead of the newest one. The caller sets it.
+
+    >>> given = GivenVersion(1)
+    >>> publication = Publication(weights=4)
+    >>> publisher, subscriber = publication.publisher(), publication.subscriber(given)
+    >>> versions = [publisher.publish(np.full(4, n, "float32")) for n in range(2)]
+    >>> subscriber.refresh(), subscriber.version, subscriber.refresh()
+    (True, 1, False)
+    >>> given.number = 2
+    >>> subscriber.refresh(), subscriber.version
+    (True, 2)
+    """
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+
+
+class _NumberedSubscriber(Subscriber):
+    """A subscriber that takes a given version. Whoever gives the number knows that this version is in a slot."""
+
+    _given: GivenVersion | None
+
+    def refresh(self) -> bool:
+        assert self._given is not None
+        number = self._given.number
+        if self.version == number:
+            return False
+        if not self.load(number):
+            raise NotReadyError(
+                f"version {number} must be in a slot of the publication, got versions up to {self.newest}"
+            )
+        return True
+
+    def take(self, timeout_s: float) -> bool:
+        return self.refresh()
 
 
 def _record(header: Mapping[str, ArraySpec]) -> np.dtype[Any]:

@@ -95,6 +95,7 @@ def test_files_flags_and_python_mean_the_same(tmp_path):
         (lambda: AgentSettings("dqn", device="gpu"), "device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got"),
         (lambda: Settings(device="cuda:x"), "device must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got 'cuda:x'"),
         (lambda: AgentSettings("dqn", publish_every=0), "publish_every must be an int >= 1"),
+        (lambda: parse(["treasure_hunt", "--agents.agent_1.publish-evry", "2"]), "publish_every"),
         (lambda: parse(["treasure_hunt", "--agents.agent_1.device", "tpu"]), "agents.agent_1: device must be 'auto'"),
         (lambda: Settings(engine="ray", replay_directory="/tmp"), "replay_directory must be None with engine='ray'"),
     ],

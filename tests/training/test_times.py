@@ -160,8 +160,10 @@ def test_a_run_tells_how_every_process_spends_its_time(tmp_path):
     assert {"idle", "evaluation"} <= evaluator.spent_s.keys()
     assert last.main is not None and {"disk", "idle"} <= last.main.spent_s.keys()
     for row in (*last.processes, last.main):
-        assert min(row.spent_s.values()) > 0 and abs(sum(row.shares.values()) - 1) < 0.01
+        assert min(row.spent_s.values()) > 0
+        assert not row.shares or abs(sum(row.shares.values()) - 1) < 0.01, "a process that has ended has none"
     assert last.bottleneck
+    assert last.shared_bytes > 0 and last.main.memory_bytes > 2**20
     assert snapshot_from(last.as_dict()) == last
 
 

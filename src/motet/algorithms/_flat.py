@@ -8,6 +8,7 @@ Algorithms with other parts are based on :class:`FlatRows` and :class:`Adam`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -190,8 +191,10 @@ class FlatLearner(FlatRows):
         self.counters[:, 0] += 1
         self._optimiser.step(rates, eps)
 
-    def _move_targets(self, every: int, rate: float) -> None:
+    def _move_targets(self, every: int | Literal["phase"], rate: float) -> None:
         """Every ``every`` updates of an agent, move its target weights towards its weights by ``rate``; 1 copies."""
+        if every == "phase":
+            return  # begin_phase does it
         for agent, updates in enumerate(self.counters[:, 0].tolist()):
             if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +53,9 @@ class ValueConfig:
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
-    target_every: Annotated[int, Ge(1)] = 500
-    """Number of updates between two updates of the target network."""
+    target_every: Annotated[int, Ge(1)] | Literal["phase"] = 500
+    """Number of updates between two updates of the target network; phase: one when a phase of a reproducible run
+    begins."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))

@@ -91,6 +91,12 @@ class ValueLearner(FlatLearner):
         super().__init__(padded(plan.size), seeds, initialise, device, ("loss", "mean_q", "grad_norm"), streams)
         self._batches: dict[int, Tensors] = {}
 
+    @torch.inference_mode()
+    def begin_phase(self) -> None:
+        """Update the target networks if that is to happen when a phase begins."""
+        if self._settings.target_every == "phase":
+            self._targets.lerp_(self._weights, self._settings.target_rate)
+
     def header(self, step: int, agent: int) -> dict[str, Any]:
         """Return the values that are published with this agent's weights after ``step`` steps."""
         return self._settings._header_values(step, int(self.counters[agent, 0]))

@@ -35,7 +35,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,7 @@ class Experiment:
         algorithm = own.pop("algorithm", self.algorithm)
         base = default if algorithm == self.algorithm else self.config(algorithm)
         of_run = {key: own.pop(key) for key in OWN if key in own}
-        config: AlgorithmConfig = changed(base, own, f"agents.{name}")
+        config: AlgorithmConfig = changed(base, own, f"agents.{name}", OWN)
         return changed(AgentSettings(config), of_run, f"agents.{name}") if of_run else config
 
 
@@ -152,12 +152,15 @@ def read(path: Path) -> Experiment:
     return Experiment(name, world, algorithm, changed(Settings(), given, where), tables, agents)
 
 
-def changed(config: Any, values: Mapping[str, Any], where: str) -> Any:
-    """A copy of a dataclass with some fields replaced by the values of a TOML table."""
+def changed(config: Any, values: Mapping[str, Any], where: str, others: Collection[str] = ()) -> Any:
+    """A copy of a dataclass with some fields replaced by the values of a TOML table.
+
+    ``others``: further keys that the table may have, for the error that lists them.
+    """
     cls: Any = type(config)
     known, kinds = {item.name for item in fields(config)}, kinds_of(cls)
     if unknown := sorted(set(values) - known):
-        raise SettingError(f"{where}: {unknown_keys(unknown, known, _name_of(cls))}")
+        raise SettingError(f"{where}: {unknown_keys(unknown, known.union(others), _name_of(cls))}")
     found = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

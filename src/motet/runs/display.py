@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from motet.runs.snapshot import ACTIVITIES, WAITS, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait
+from motet.system.memory import format_bytes
 from motet.text import aligned, clock, label, plain, short
 
 __all__ = [
@@ -393,7 +394,19 @@ def time_lines(snapshot: Snapshot, lately: bool = False) -> list[Text]:
     lines = [Text(f"{name:<{width}}  {times(spent)}", style="dim") for name, spent in rows[:_PROCESSES_SHOWN]]
     if hidden := len(rows) - len(lines):
         lines.append(Text(f"and {hidden} more processes", style="dim"))
+    if held := _memory(snapshot):
+        lines.append(Text(held, style="dim"))
     return [*lines, *([Text(plain(snapshot.bottleneck))] if snapshot.bottleneck else [])]
+
+
+def _memory(snapshot: Snapshot) -> str:
+    """The memory of the processes, the largest first, and of what they share."""
+    everyone = [*snapshot.processes, *([] if snapshot.main is None else [snapshot.main])]
+    known = sorted(((row.memory_bytes, row.name) for row in everyone if row.memory_bytes), reverse=True)
+    if not known:
+        return ""
+    shown = [f"{plain(name)} {format_bytes(held)}" for held, name in known[:_PROCESSES_SHOWN]]
+    return f"memory: {', '.join(shown)}, shared {format_bytes(snapshot.shared_bytes)}"
 
 
 def _glued(text: str, ascii_only: bool) -> str:

@@ -106,6 +106,9 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             yield f"system/{name}.{who}", float(getattr(row, name))
         if (unread := row.metrics.get("rows_overwritten_unread")) is not None:
             yield f"system/rows_overwritten_unread.{who}", unread
+    held = [row.memory_bytes for row in (*snapshot.processes, snapshot.main) if row and row.memory_bytes]
+    if held:
+        yield "system/memory_mb", (sum(held) + snapshot.shared_bytes) / 1e6
     yield "system/restarts", float(sum(row.restarts for row in snapshot.processes))
 
 

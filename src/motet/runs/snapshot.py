@@ -133,6 +133,8 @@ class ProcessRow:
     """The cluster node on which it runs."""
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
+    memory_bytes: int | None = None
+    """Its resident memory without what it shares with others; None where that is not known, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 
@@ -162,6 +164,8 @@ class Snapshot:
     """Evaluations that were skipped, because one was still playing and another one waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
+    shared_bytes: int = 0
+    """Size of the memory that the processes share: replays, publications, vaults and the board."""
     episodes_per_s: float = 0.0
     """Episodes per second of the agent with the most episodes."""
     main: ProcessRow | None = None

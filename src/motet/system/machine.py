@@ -8,7 +8,7 @@ from pathlib import Path
 
 from motet.errors import MotetError
 
-__all__ = ["available_bytes", "cgroup_room", "idle_s", "meminfo", "resident_bytes", "usable_cores"]
+__all__ = ["available_bytes", "cgroup_room", "idle_s", "meminfo", "own_bytes", "resident_bytes", "usable_cores"]
 
 HEADROOM = 0.95
 """Fraction of the available memory that one segment may take: the processes themselves need memory too."""
@@ -35,6 +35,15 @@ def resident_bytes(*, mapped: bool = True) -> int:
         return 0
     resident, shared = (int(pages) for pages in statm.read_text().split()[1:3])
     return (resident if mapped else resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_bytes(pid: int) -> int | None:
+    """Resident memory of a process without what it shares with others, in bytes; None where that cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return None  # it has ended, or this system has no such files
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 2 else None
 
 
 def available_bytes(directory: str | os.PathLike[str] | None = None) -> int | None:

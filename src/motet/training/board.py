@@ -81,6 +81,8 @@ class LearnedColumns(_Columns):
     resting: Words
     """1 while the policy rests: its replay was cleared and has too few new rows."""
     stage: Words
+    phases: Words
+    """With periods: the number of phases that are published."""
 
 
 class EpisodeColumns(_Columns):
@@ -180,6 +182,7 @@ class Board:
             "board/processes": ArraySpec((processes, _WORDS), "float64"),
             "board/times": ArraySpec((processes, _TIMES), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
+            "board/periods": ArraySpec((actors, _WORDS), "uint64"),
             "board/ended": ArraySpec((actors, -(-worlds // _WORDS) * _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
             "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
@@ -199,6 +202,7 @@ class Board:
         self.processes = ProcessColumns(part["board/processes"])
         self._times: Numbers = part["board/times"]
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
+        self.periods: Words = part["board/periods"][:, 0]  # by actor: periods ended
         self.ended: Words = part["board/ended"][:, : self._size[4]]  # by actor and world: episodes that have ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from motet.algorithm import Batch, Behaviour, is_shipped, make_behaviour, stacked_batch
 from motet.errors import WaitTimeoutError
+from motet.publication import GivenVersion
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser
@@ -32,6 +33,7 @@ from motet.training.learner import Learner, StackMember, restore
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
+from motet.training.periods import ActorPeriods, Records, StackRecord
 from motet.training.progress import ActorProgress
 from motet.training.roster import dealt
 from motet.training.shared import SharedMemory
@@ -63,6 +65,7 @@ def make_actor(
     start: int,
     goes_on: bool = False,
     pulse: Pulse | None = None,
+    given: GivenVersion | None = None,
     times: Times | None = None,
 ) -> Actor:
     """Make an actor of a run.
@@ -73,6 +76,7 @@ def make_actor(
         start: number of this start, from 0 on.
         goes_on: whether its worlds resume in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
+        given: the version by which it acts; by default always the newest one.
         times: the times of its process.
     """
     roster = shared.roster
@@ -88,7 +92,7 @@ def make_actor(
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
     times = times or no_times()
-    policies = [_published_policy(shared, i, index, start, goes_on, times) for i in range(len(roster.policies))]
+    policies = [_published_policy(shared, i, index, start, goes_on, given, times) for i in range(len(roster.policies))]
     one_thread()  # a behaviour may have loaded torch
     share = None if roster.episodes is None else dealt(roster.episodes, roster.actors, roster.worlds_per_actor)[index]
     seed_of = partial(seed_for, roster.seed, _WORLD, index, start)
@@ -117,7 +121,13 @@ def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: 
 
 
 def _published_policy(
-    shared: SharedMemory, number: int, actor: int, start: int, goes_on: bool, times: Times
+    shared: SharedMemory,
+    number: int,
+    actor: int,
+    start: int,
+    goes_on: bool,
+    given: GivenVersion | None,
+    times: Times,
 ) -> PublishedPolicy:
     roster, policy, episodes = shared.roster, shared.roster.policies[number], shared.board.episodes
 
@@ -130,7 +140,7 @@ def _published_policy(
     begin_stream(behaviour, roster.seed, actor, start, number)
     return PublishedPolicy(
         behaviour,
-        shared.publications[number].subscriber(),
+        shared.publications[number].subscriber(given),
         shared.replays[number].writers(roster.lanes_of(number, actor), goes_on=goes_on),
         roster.worlds_per_actor * policy.lanes_per_world,
         header=tuple(policy.config.header),
@@ -255,12 +265,20 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
-    actor, log = make_actor(shared, index, start, pulse=pulse, times=pulse.times), EpisodeLog(shared, index)
+    periods = shared.actor_periods(index)
+    given = None if periods is None else periods.version
+    actor = make_actor(shared, index, start, pulse=pulse, given=given, times=pulse.times)
+    log = EpisodeLog(shared, index)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
-    # In lockstep a restarted actor continues in the round in which it died.
+    # In lockstep and with periods a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for policy in actor.published:
         _await_version(policy.subscriber, pulse, board, timeout_s)
+    may_continue = partial(_may_continue, shared, actor, progress, periods)
+    if periods is not None:
+        periods.end(actor.rounds, actor.is_done)  # if the actor before this one died when it had done the last round
+        if not actor.is_done:
+            _wait_for_learners(board, actor, may_continue, pulse)
     actor.begin()
     pulse.works()
     while not (board.stopping or actor.is_done):
@@ -269,27 +287,35 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
         if actor.finished:
             log.write(actor)
         board.rounds[index] = actor.rounds
-        if not is_free:
-            board.acted.ring()
-            _wait_for_learners(shared, actor, progress, pulse)
+        if is_free or (periods is not None and not periods.end(actor.rounds, actor.is_done)):
+            continue  # within a period no actor waits
+        board.acted.ring()
+        if periods is None or not actor.is_done:
+            _wait_for_learners(board, actor, may_continue, pulse)
     close_partners(actor.worlds)
     board.rounds[index] = FINISHED
     board.acted.ring()
 
 
-def _wait_for_learners(shared: SharedMemory, actor: Actor, progress: ActorProgress, pulse: Pulse) -> None:
-    """Wait until the pace lets the actor continue. In lockstep: until all work that this round made due is done.
+def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, periods: ActorPeriods | None) -> bool:
+    """Whether the pace lets an actor continue. In lockstep: whether all work that its rounds made due is done."""
+    if periods is not None:
+        return periods.begin()
+    if shared.roster.pace.lockstep:
+        return int(shared.board.learned.synced_round.min()) >= actor.rounds
+    return progress.may_act(actor.acted)
 
-    This includes the learners' updates, and an evaluation if there is an evaluator (which rings the learners' bell).
+
+def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bool], pulse: Pulse) -> None:
+    """Wait until the pace lets an actor continue.
+
+    In lockstep this includes an evaluation if there is an evaluator (which rings the learners' bell).
     """
-    board, lockstep, played = shared.board, shared.roster.pace.lockstep, actor.rounds
-    acted: Iterable[int] = actor.acted
     while not board.stopping:
         seen = board.updated.count
-        ready = int(board.learned.synced_round.min()) >= played if lockstep else progress.may_act(acted)
-        if ready and int(board.evaluated_round[0]) >= played:
+        ready = may_continue()
+        if ready and int(board.evaluated_round[0]) >= actor.rounds:
             return
-        acted = ()
         pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
         board.updated.wait(seen, 0.1)
         pulse.works()
@@ -309,11 +335,14 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         algorithm = first.config.build(first.observation_space, first.action_space, len(policies), seeds, first.device)
     one_thread()  # build may have loaded torch
     batch = stacked_batch(first.observation_space, first.action_space, first.settings, len(policies))
-    members = [_member(shared, policy, batch.agent(i)) for i, policy in enumerate(policies)]
-    kept = shared.vaults[stack].subscriber()
+    record = shared.stack_record(stack)
+    members = [_member(shared, policy, batch.agent(i), record) for i, policy in enumerate(policies)]
+    kept, version = shared.vaults[stack].subscriber(), 0
     if kept.published:
         _refresh_surely(kept, f"the vault of stack {stack}")
-        restore(algorithm, members, kept)
+        version = restore(algorithm, members, kept, record)
+    elif record is not None:
+        record.restore(record.words, [member.reader for member in members])
     return Learner(
         algorithm,
         members,
@@ -321,16 +350,18 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         first.settings,
         batch,
         first.publish_every,
-        shared.progress(stack),
+        shared.progress(stack, record),
         shared.board,
         None if shared.league is None else LeagueTable(shared.league),
         None if is_shipped(algorithm) else streams,
         times,
         {name: value for name in _SCHEDULED if (value := getattr(first.config, name, None)) is not None},
+        record,
+        version,
     )
 
 
-def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
+def _member(shared: SharedMemory, number: int, batch: Batch, record: StackRecord | None) -> StackMember:
     """Make one policy of a stack. ``batch`` is its part of the stacked batch."""
     policy = shared.roster.policies[number]
     settings = policy.settings
@@ -344,7 +375,14 @@ def _member(shared: SharedMemory, number: int, batch: Batch) -> StackMember:
         seed=seed_for(shared.roster.seed, _READER, number),
     )
     publisher = shared.publications[number].publisher()
-    return StackMember(reader, partial(shared.steps, number), publisher, reader.bind(batch))
+    steps = partial(shared.steps, number)
+    if record is not None:
+        steps = partial(_steps_recorded, shared, record, number)
+    return StackMember(reader, steps, publisher, reader.bind(batch))
+
+
+def _steps_recorded(shared: SharedMemory, record: StackRecord, policy: int) -> int:
+    return shared.steps_before[policy] + record.steps_of(policy)
 
 
 def play_learner(shared: SharedMemory, index: int) -> None:
@@ -356,8 +394,11 @@ def play_learner(shared: SharedMemory, index: int) -> None:
     for learner in learners:
         learner.begin()
     pulse.works()
-    drive = _in_lockstep if roster.pace.lockstep else at_pace
-    drive(shared, learners, pulse)
+    if shared.records is not None:
+        _in_periods(shared, shared.records, learners, pulse)
+    else:
+        drive = _in_lockstep if roster.pace.lockstep else at_pace
+        drive(shared, learners, pulse)
     for learner in learners:
         learner.end()
 
@@ -405,6 +446,23 @@ def _in_lockstep(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse
             board.updated.ring()
         elif board.stopping:
             return
+        else:
+            pulse.waits_for(Wait.ACTORS)
+            board.acted.wait(seen, 0.1)
+            pulse.works()
+
+
+def _in_periods(shared: SharedMemory, records: Records, learners: Sequence[Learner], pulse: Pulse) -> None:
+    """Do one phase after the other, each as soon as the pace allows it."""
+    board, pace = shared.board, shared.roster.pace
+    while not board.stopping:
+        seen = board.acted.count
+        due = [learner for learner in learners if pace.may_learn_phase(learner.phases, records.ended)]
+        for learner in due:
+            learner.play_phase(pulse)
+            board.updated.ring()
+        if due:
+            pulse.beat()
         else:
             pulse.waits_for(Wait.ACTORS)
             board.acted.wait(seen, 0.1)

@@ -26,9 +26,27 @@ from motet.training.shared import SharedMemory
 if TYPE_CHECKING:
     from motet.training.run import Run
 
-__all__ = ["ALONE", "play_in_processes", "play_on_cluster", "play_serially"]
+__all__ = ["ALONE", "check_in_periods", "play_in_processes", "play_on_cluster", "play_serially"]
 
 ALONE = "Fix: create that part in the process that uses it, or train in this process with engine='serial'"
+
+
+def check_in_periods(run: Run) -> None:
+    """Raise if a reproducible run is asked for something that it cannot do reproducibly."""
+    settings, stages = run.settings, [policy.settings.stages for policy in run.roster.policies]
+    asked = {
+        "resuming": run.resume_from is not None,
+        "keep_replay": settings.keep_replay,
+        "engine='ray'": settings.engine == "ray",
+        "self_play": settings.self_play,
+        "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
+        and any(stage.clear_replay_on_stage for stage in stages),
+        "evaluations during training": settings.evaluate_every is not None or settings.evaluate_every_s is not None,
+        "seconds with engine='processes'": settings.engine == "processes" and settings.seconds is not None,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise SettingError(f"{what} is not yet supported with reproducible runs")
 
 
 def play_in_processes(run: Run) -> Result:
@@ -39,7 +57,12 @@ def play_in_processes(run: Run) -> Result:
 
     def actor(i: int) -> Role:
         name = f"actor-{i}"
-        start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
+
+        def start(n: int) -> Child:
+            if n == 1 and roster.pace.period:
+                run.message(f"{name} begins new episodes: the run goes on, but its result is not that of its seed")
+            return Child(name, play_actor, (shared, i, n, start_s), run.log(name))
+
         return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]), doing=partial(_asked, shared, i))
 
     def learner(i: int) -> Role:
@@ -101,7 +124,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
         try:
             supervisor.start()
             run.begun()
-            while not (supervisor.finished() or interrupted.is_set() or recorder.over()):
+            while not (_is_over(supervisor, shared) or interrupted.is_set() or recorder.over()):
                 supervisor.watch(min(0.1, run.settings.metrics_every_s))
                 recorder.tick()
             if interrupted.is_set():
@@ -133,6 +156,11 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             raise failure from None  # it says all that the error says
         finally:
             supervisor.kill()
+
+
+def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
+    """Whether all steps are done and, with periods, learned from. Until then learners are restarted if they die."""
+    return supervisor.finished() and (shared.records is None or shared.records.complete)
 
 
 def _play_last(run: Run, play: Callable[[], None], interrupted: bool) -> bool:

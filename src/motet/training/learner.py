@@ -21,13 +21,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, Batch, ReaderSettings, Sizes, Update
+from motet.algorithm import Algorithm, Batch, LearnsInPhases, ReaderSettings, Sizes, Update
 from motet.errors import NotReadyError
 from motet.runs.snapshot import Work
 from motet.schedule import Schedule, value_at
 from motet.streams import Streams
 from motet.training.board import Board, Pulse, Times, no_times
 from motet.training.league import LeagueTable
+from motet.training.periods import StackRecord
 from motet.training.progress import StackProgress
 
 __all__ = ["Learner", "StackMember", "restore", "vault_header"]
@@ -58,6 +59,10 @@ class RowReader(Protocol):
 
     def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
         """Set new priorities."""
+        ...
+
+    def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
+        """Look at no row from the given ones on, one for each lane."""
         ...
 
     def ready(self) -> int:
@@ -93,8 +98,8 @@ class PolicySink(Protocol):
     """Where versions go."""
 
     @property
-    def newest(self) -> int:
-        """The newest version."""
+    def announced(self) -> int:
+        """The newest version that subscribers find; 0 for none."""
         ...
 
     def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
@@ -143,8 +148,12 @@ def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tu
     }
 
 
-def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -> int:
+def restore(
+    algorithm: Algorithm, policies: Sequence[StackMember], vault: Any, record: StackRecord | None = None
+) -> int:
     """Restore the state from a vault's subscriber, which must have been refreshed; return its version."""
+    if record is not None:
+        record.restore(vault["record"], [policy.reader for policy in policies])
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
@@ -153,6 +162,9 @@ def restore(algorithm: Algorithm, policies: Sequence[StackMember], vault: Any) -
         policy.reader.load_state(np.ascontiguousarray(words))
         policy.restore(*progress)
         policy.step = int(step)
+    if record is not None and record.priorities:
+        for policy, values in zip(policies, vault["priorities"], strict=True):
+            policy.reader.load_priorities(np.ascontiguousarray(values))
     return int(vault.version)
 
 
@@ -172,6 +184,8 @@ class Learner:
         streams: the global random streams of an algorithm that may draw from them.
         times: where it adds the time that batches, updates and publishing take.
         scheduled: settings that may change over time, and are shown with the metrics.
+        record: with periods, what its phases look at.
+        version: the version that it was restored from; 0: none.
     """
 
     def __init__(
@@ -188,6 +202,8 @@ class Learner:
         streams: Streams | None = None,
         times: Times | None = None,
         scheduled: Mapping[str, Schedule] | None = None,
+        record: StackRecord | None = None,
+        version: int = 0,
     ) -> None:
         self._times, self._scheduled = times or no_times(), dict(scheduled or {})
         self.algorithm, self.members, self.progress, self.streams = algorithm, members, progress, streams
@@ -197,18 +213,34 @@ class Learner:
         """Whether it reads every row once."""
         self._vault, self._settings, self._batch = vault, settings, batch
         self._publish_every = 1 if settings.once else publish_every
+        self._record, self._version = record, version
         self._learned, self._board, self._league = board.learned, board, league
         self._has_stages = len(settings.stages.names) > 1
         self._show_stages()
 
     def begin(self) -> None:
         """Publish the present weights, so that actors can begin."""
-        if self._vault.newest == 0:
+        if self._version == 0:
             self.save()
         self._hand_out()
 
     def end(self) -> None:
-        """Save and publish the last state."""
+        """Save and publish the last state. With periods the last phase did that."""
+        if self._record is None:
+            self.publish()
+
+    @property
+    def phases(self) -> int:
+        """With periods: the number of phases that are done, by the version that was saved last."""
+        return self._version - 1
+
+    def play_phase(self, pulse: Pulse | None = None) -> None:
+        """Do the next phase: all updates that its record makes due, then save and publish once."""
+        assert self._record is not None
+        self._record.turn_to(self.phases, [member.reader for member in self.members])
+        if isinstance(self.algorithm, LearnsInPhases):
+            self.algorithm.begin_phase()
+        self.catch_up(pulse)
         self.publish()
 
     def catch_up(self, pulse: Pulse | None = None) -> None:
@@ -228,7 +260,9 @@ class Learner:
         if update is None:
             return
         updates = self.algorithm.counters[:, 0].tolist()
-        if any(is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)):
+        if self._record is None and any(
+            is_due and count % self._publish_every == 0 for count, is_due in zip(updates, due, strict=True)
+        ):
             self.publish()
         else:
             self._show()
@@ -250,7 +284,16 @@ class Learner:
         state, header = self.state()
         for member, step in zip(self.members, header["steps"], strict=True):
             member.step = int(step)
-        self._vault.publish(state, **header)
+        self._version = self._vault.publish(state, version=self._next_version, **header)
+
+    @property
+    def _next_version(self) -> int | None:
+        """The number of the next version; None: one more than any that a reader may have seen.
+
+        With periods it is the number of the phase. A learner that was restarted does the same phase again, with the
+        same result.
+        """
+        return None if self._record is None else self._version + 1
 
     def _hand_out(self) -> None:
         """Give rows back to the writers and publish the weights of the version in the vault, in this order.
@@ -260,17 +303,26 @@ class Learner:
         if self.once:
             for member in self.members:
                 member.reader.release()
-        weights, version = self.algorithm.weights(), self._vault.newest
+        weights, version = self.algorithm.weights(), self._version
         for i, member in enumerate(self.members):
-            if member.publisher.newest < version:
+            if member.publisher.announced < version:
                 header = self.algorithm.header(member.step, i)
                 member.publisher.publish(weights[i], version=version, published_step=member.step, **header)
         self._show()
+        if self._record is not None:
+            self._learned.phases[self.policies] = self.phases
 
     def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Return the present state in the form of the vault: flat states, and the header by name. Changes nothing."""
         algorithm, members = self.algorithm, self.members
         algorithm.save()
+        more: dict[str, Any] = {}
+        if self._record is not None:
+            more["record"] = self._record.words
+            if self._record.priorities:
+                more["priorities"] = np.zeros((len(members), self._record.priorities), np.float32)
+                for member, row in zip(members, more["priorities"], strict=True):
+                    member.reader.save_priorities(row)
         words = np.zeros((len(members), members[0].reader.state_words), np.uint64)
         for member, row in zip(members, words, strict=True):
             member.reader.save_state(row)
@@ -280,6 +332,7 @@ class Learner:
             "reader": words,
             "steps": np.array([member.steps() for member in members], np.int64),
             "stage": np.array([member.progress for member in members], np.int64),
+            **more,
         }
 
     def was_published_at(self, steps: Sequence[int]) -> None:
@@ -359,7 +412,7 @@ class Learner:
                     member.reader.forget()
                     member.awaits = max(self._settings.min_rows, self._settings.batch_size)
                 member.stage = max(member.stage, stage)
-            self.publish()  # before the board shows it: a learner that dies before this clears the replay again
+            self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()
         elif any(member.awaits for member in members):
             self._end_rests()
@@ -375,8 +428,13 @@ class Learner:
             members[i].waived += max(0, self.progress.owed(i))
             members[i].awaits = 0
         if over:
-            self.publish()  # a restarted learner neither rests again nor waives more
+            self._publish_stages()  # a restarted learner neither rests again nor waives more
             self._show_stages()
+
+    def _publish_stages(self) -> None:
+        """Publish stages and rests now. With periods the phase that has just begun will publish them."""
+        if self._record is None:
+            self.publish()
 
     # What it shows on the board
 

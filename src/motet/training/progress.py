@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from motet.training.periods import StackRecord
+
 if TYPE_CHECKING:
     from motet.training.shared import SharedMemory
 
@@ -24,9 +26,10 @@ class StackProgress:
     Args:
         shared: the shared memory of the run.
         stack: index of the stack.
+        record: with periods, the record that its phases look at.
     """
 
-    def __init__(self, shared: SharedMemory, stack: int) -> None:
+    def __init__(self, shared: SharedMemory, stack: int, record: StackRecord | None = None) -> None:
         roster = shared.roster
         self.policies = roster.stacks[stack]
         """Indices of its policies in the roster."""
@@ -44,7 +47,8 @@ class StackProgress:
         first, last = self.policies[0], self.policies[-1]
         is_range = self.policies == tuple(range(first, last + 1))
         self._rows: Any = slice(first, last + 1) if is_range else list(self.policies)  # rows of the board
-        self._steps = shared.step_counter(self.policies)
+        self._steps = shared.step_counter(self.policies) if record is None else record.steps
+        self._batches = shared.batches if record is None else record.batches
         self._steps_of = {policy: shared.step_counter([policy]) for policy in self.policies}
         self._nothing = [False] * len(self.policies)
         self._idle_until = 0  # as long as no policy has this many steps, nothing is due
@@ -57,7 +61,7 @@ class StackProgress:
         """
         pace, warm_up = self._pace, self.warm_up
         if self.once:
-            return [pace.may_learn_once(self._done(p), self._shared.batches(p)) for p in self.policies]
+            return [pace.may_learn_once(self._done(p), self._batches(p)) for p in self.policies]
         steps = self._steps()
         if max(steps) < self._idle_until:
             return self._nothing
@@ -92,7 +96,7 @@ class StackProgress:
     def may_act(self) -> bool:
         """Whether the pace of all its policies allows one more round of acting."""
         if self.once:
-            return all(self._pace.may_act_once(self._done(p), self._shared.batches(p)) for p in self.policies)
+            return all(self._pace.may_act_once(self._done(p), self._batches(p)) for p in self.policies)
         return self._pace.free or all(
             self.rests(policy) or self._pace.may_act(self._done(policy), count, self.warm_up)
             for policy, count in zip(self.policies, self.counts(), strict=True)
@@ -106,7 +110,7 @@ class StackProgress:
         :meth:`may_act` is True.
         """
         if self.once:
-            return self._pace.may_act_once(self._done(policy), self._shared.batches(policy))
+            return self._pace.may_act_once(self._done(policy), self._batches(policy))
         (steps,) = self._steps_of[policy]()
         return self._pace.may_act(self._done(policy), steps, self.warm_up)
 

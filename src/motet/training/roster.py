@@ -50,6 +50,9 @@ __all__ = [
 ]
 
 
+_UPDATES, _RATIO, _STACK = 8, 0.25, 8  # in reproducible runs: per period, per step by default, policies in a stack
+
+
 @dataclass(frozen=True)
 class AgentSpec:
     """One agent of the world, and the policy it acts by."""
@@ -180,12 +183,14 @@ class Roster:
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
         # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
         starts = settings.batch_size * (2 if settings.prioritised else 1)
-        least = starts + lanes * (settings.n_step + settings.n_frames + 1)
+        least = starts + lanes * (settings.n_step + settings.n_frames + 1 + self.pace.room)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
+            # With periods that is an unfinished batch, the period that is learned from and the one that is played.
             waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
-            least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2)
+            played = 2 * self.pace.rows_of_period
+            least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2 + played)
         return ReplaySpec(
             observation=spec.observation_space,
             action=spec.action_space,
@@ -236,6 +241,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
     made = _made(factory)
     probe = as_world(made)
     probe.reset(settings.seed)
+    groups = -(-len(probe.agents) // max(1, len(probe.group())))  # rounds in which each agent acts once
     everybody = _members(probe, settings)
     chosen = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(everybody, algorithm)
     if set(chosen) != set(everybody):
@@ -257,11 +263,12 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         policies = [replace(player, partitions=self_play.partitions(player.settings.once))]
     agents = _agents(probe, members, masked)
     fixed = fixed_policies(partners, probe, factory, masked) if partners else ()
-    probe.close()
     parts = _parts(len(policies), settings, local_room(settings) if room is None else room)
     policies = _placed(policies, parts, settings)
-    stacks, processes = _stacked(policies, parts)
-    return Roster(
+    stacks, processes = _stacks_first(policies, len(parts)) if settings.in_periods else _stacked(policies, parts)
+    pace = _pace_in_periods(policies, settings, groups) if settings.in_periods else pace_of(policies, settings)
+    probe.close()
+    roster = Roster(
         world=Portable(factory, "world"),
         agents=agents,
         policies=tuple(policies),
@@ -271,7 +278,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         worlds_per_actor=settings.worlds_per_actor,
         steps=settings.step_limit,
         episodes=settings.episodes,
-        pace=pace_of(policies, settings),
+        pace=pace,
         seed=settings.seed,
         sync_interval=settings.sync_interval,
         max_lag=MaxLag(settings.max_lag_versions, settings.max_lag_steps),
@@ -282,6 +289,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         replay_directory=settings.replay_directory,
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
     )
+    _check_in_periods(roster)
+    return roster
 
 
 def _check_partners(
@@ -412,6 +421,56 @@ def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
     return Pace(ratio, max(32.0, ratio) if slack is None else slack, ahead if once else 1.0)
 
 
+def _pace_in_periods(policies: Sequence[LearnedPolicy], settings: Settings, groups: int) -> Pace:
+    """Derive the pace of a reproducible run.
+
+    Its period is the given one, or the smallest in which each policy gets 8 updates, or one batch of rows that are read
+    once. ``groups``: number of rounds in which each agent acts once.
+    """
+    drawn = [policy.settings for policy in policies if not policy.settings.once]
+    once = [policy.settings for policy in policies if policy.settings.once]
+    if not drawn and settings.updates_per_step is not None:
+        raise SettingError(
+            f"updates_per_step must be None, got {settings.updates_per_step}: where rows are read once there is one "
+            "update for each batch"
+        )
+    ratio, ahead = settings.updates_per_step or _RATIO, 1 if settings.ahead is None else settings.ahead
+    worlds = settings.actors * settings.worlds_per_actor
+    if settings.period is not None:
+        return Pace(ratio, 0, 0, settings.period, ahead)
+    rounds = [math.ceil(_UPDATES / (ratio * worlds))] if drawn else []
+    rounds += [-(-reads.batch_size // worlds) * reads.length for reads in once]
+    # At most half of a lane is written during a phase (_check_in_periods).
+    most = [(-(-reads.capacity // worlds) // 2 - 1) // 2 for reads in drawn if ahead]
+    return Pace(ratio, 0, 0, max(1, min([groups * max(rounds), *most])), ahead)
+
+
+def _check_in_periods(roster: Roster) -> None:
+    """Raise unless the policies can be learned in periods, or what they need periods for is not asked for."""
+    for i, policy in enumerate(roster.policies):
+        rows = roster.replay_spec(i).lane_capacity
+        if not policy.settings.once and roster.pace.room > rows // 2:
+            raise SettingError(
+                f"period must be such that at most half of a lane is written during a phase: {roster.pace.period} "
+                f"rounds write up to {roster.pace.room} rows, and a lane of {policy.name} has {rows}; fix: a shorter "
+                "period, a larger capacity or ahead=0"
+            )
+        if policy.device != "cpu" and roster.pace.period:
+            raise SettingError(
+                f"device must be 'cpu' with reproducible or period, got {policy.device!r} for {policy.name}: other "
+                "devices do not promise the same bits"
+            )
+        if roster.pace.period and (policy.slots, policy.publish_every) != (2, Settings.publish_every):
+            raise SettingError(
+                f"publish and publish_every are not valid with reproducible or period (got one for {policy.name}): "
+                "there is one version for each period"
+            )
+        if getattr(policy.config, "target_every", None) == "phase" and not roster.pace.period:
+            raise SettingError(
+                f"target_every='phase' is only valid with reproducible or period (got it for {policy.name})"
+            )
+
+
 def _made(factory: Callable[[], Any]) -> Any:
     try:
         return factory()
@@ -465,6 +524,21 @@ def _stacked(
         processes.append(tuple(range(len(stacks), len(stacks) + len(equal))))
         stacks.extend(tuple(group) for group in equal.values())
     return tuple(stacks), tuple(processes)
+
+
+def _stacks_first(
+    policies: Sequence[LearnedPolicy], processes: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Form stacks of at most 8 equal policies, and divide them evenly among learner processes.
+
+    So the stacks do not depend on the number of processes, and neither does the result.
+    """
+    equal: dict[tuple[int | None, str], list[int]] = {}
+    for i, policy in enumerate(policies):
+        equal.setdefault((i if policy.settings.once else None, policy.kind), []).append(i)
+    stacks = [tuple(group[at : at + _STACK]) for group in equal.values() for at in range(0, len(group), _STACK)]
+    shares = np.array_split(np.arange(len(stacks)), min(processes, len(stacks)))
+    return tuple(stacks), tuple(tuple(share.tolist()) for share in shares)
 
 
 def local_room(settings: Settings) -> int:

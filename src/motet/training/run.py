@@ -319,7 +319,8 @@ class Run:
             raise type(reason)(f"{reason}{remedy}, or set fall_back=True to do so when needed") from reason
         self.fell_back = str(reason)
         self.settings = replace(self.settings, engine="serial")
-        self.roster = replace(self.roster, pace=pace_of(self.roster.policies, self.settings))
+        if not self.roster.pace.period:
+            self.roster = replace(self.roster, pace=pace_of(self.roster.policies, self.settings))
         self.message(
             f"NO PROCESSES: {reason}. Falling back to the serial engine (fall_back is set) with "
             f"{self.roster.pace.updates_per_step:g} updates per step"
@@ -388,6 +389,8 @@ def _copy_partners(directory: RunDirectory, roster: Roster) -> None:
 
 
 def _play(run: Run) -> Result:
+    if run.roster.pace.period:
+        engines.check_in_periods(run)
     if words := _about_devices(run.roster):
         run.message(words)
     if run.resume_from is not None:

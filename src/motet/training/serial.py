@@ -24,9 +24,11 @@ from motet.algorithm import (
 from motet.errors import SettingError
 from motet.runs.plain import encode
 from motet.system.child import one_thread
+from motet.training.board import FINISHED
 from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
 from motet.training.learner import StackMember
 from motet.training.partnered import close_partners
+from motet.training.periods import Records
 from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
@@ -52,7 +54,12 @@ class Serial:
         self.pulse = shared.board.pulse(0)
         """The heartbeat of this process."""
         times = self.pulse.times
-        self.actors = [make_actor(shared, i, 0, goes_on=kept is not None, times=times) for i in range(roster.actors)]
+        self._periods = [shared.actor_periods(i) for i in range(roster.actors)]
+        given = [None if periods is None else periods.version for periods in self._periods]
+        self.actors = [
+            make_actor(shared, i, 0, goes_on=kept is not None, given=given[i], times=times)
+            for i in range(roster.actors)
+        ]
         self._logs = [EpisodeLog(shared, i) for i in range(roster.actors)]
         if kept is not None:
             self._publish_again(kept)
@@ -72,24 +79,47 @@ class Serial:
         self._step_counts = [shared.replays[i].counts for i in range(len(roster.policies))]
 
     def play(self, each_round: Callable[[], bool]) -> None:
-        """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends."""
+        """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends.
+
+        With periods it is called after each phase, and the phases of all periods that were played follow.
+        """
         shared, board, pulse = self._shared, self._shared.board, self.pulse
         pulse.start(os.getpid())
         pulse.works()
         while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
             for i in playing:
-                actor = self.actors[i]
-                actor.play_round()
-                if actor.finished:
-                    self._logs[i].write(actor)
-                board.rounds[i] = actor.rounds
-                for p in actor.acted:
-                    self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
-            for learner in self.learners:
-                learner.catch_up()
+                actor, periods = self.actors[i], self._periods[i]
+                if periods is not None:
+                    periods.begin()
+                while True:  # once, or with periods to the end of this one
+                    actor.play_round()
+                    if actor.finished:
+                        self._logs[i].write(actor)
+                    board.rounds[i] = actor.rounds
+                    for p in actor.acted:
+                        self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
+                    if periods is None or periods.end(actor.rounds, actor.is_done):
+                        break
+                if periods is not None and actor.is_done:
+                    board.rounds[i] = FINISHED
+            if shared.records is None:
+                for learner in self.learners:
+                    learner.catch_up()
+            else:
+                self._learn(shared.records, shared.roster.pace.ahead)
             pulse.beat()
             if each_round():
                 break
+        while shared.records is not None and self._learn(shared.records, ahead=0):
+            each_round()
+
+    def _learn(self, records: Records, ahead: int) -> bool:
+        """Do the next phase if actors are then not less than ``ahead`` periods ahead; return whether one was due."""
+        may_learn, ended = self._shared.roster.pace.may_learn_phase, records.ended
+        due = [learner for learner in self.learners if may_learn(learner.phases + ahead, ended)]
+        for learner in due:
+            learner.play_phase()
+        return bool(due)
 
     def end(self) -> None:
         """Publish the last state, as learners in processes do at the end. Call it after the last checkpoint."""

@@ -24,6 +24,8 @@ UNLIMITED = 2**62
 ScoreFunction = Callable[[Any], float]
 """Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
 
+_NOT_IN_PERIODS = ("slack", "publish_every", "publish", "sync_interval", "max_lag_versions", "max_lag_steps")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,7 +42,8 @@ class Settings:
     """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
     so the number is exact. The run ends sooner if steps or seconds do."""
     seed: Annotated[int, Ge(0)] = 0
-    """Random seed. Asynchronous runs with the same seed differ; lockstep runs (slack 0) and serial runs are equal."""
+    """Random seed. Asynchronous runs with the same seed differ; reproducible runs, lockstep runs (slack 0) and serial
+    runs are equal."""
     engine: Literal["processes", "serial", "ray"] = "processes"
     """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
     actors: Annotated[int, Ge(1)] = 1
@@ -53,6 +56,15 @@ class Settings:
     updates_per_step: Annotated[float, Gt(0), FINITE] | None = None
     """Number of updates per step of the agent. By default learners run freely (engine serial: 1). Not valid for
     algorithms that read every row once (PPO): they update once per batch of rows."""
+    reproducible: bool = False
+    """Make the result a function of the seed while actors and learners work at the same time: they alternate in
+    periods, and the policy is one period old. Chooses period, and 0.25 updates per step if none are given."""
+    period: Annotated[int, Ge(1)] | None = None
+    """Number of rounds in a period of a reproducible run. By default the smallest with 8 updates, or one batch of rows
+    that are read once. Agents that act in turn need one round each."""
+    ahead: Literal[0, 1] | None = None
+    """Number of periods that actors are ahead of the learners in a reproducible run. With 1 (default) both work at the
+    same time; with 0 they take turns: collect a period, then learn from it."""
     slack: Annotated[float, Ge(0)] | None = None
     """Number of updates by which actors or learners may be ahead of the pace; 0 is lockstep. By default 32, unlimited
     without updates_per_step, and 1 for algorithms that read every row once (PPO)."""
@@ -123,6 +135,25 @@ class Settings:
         check_fields(self)
         check_device("device", self.device)
         self._check_rules()
+        self._check_periods()
+
+    @property
+    def in_periods(self) -> bool:
+        """Whether the run is divided into periods, so that its result is a function of its seed."""
+        return self.reproducible or self.period is not None
+
+    def _check_periods(self) -> None:
+        if not self.in_periods:
+            if self.ahead is not None:
+                raise SettingError(f"ahead is only valid with reproducible or period (got ahead={self.ahead})")
+            return
+        unused = {name: Settings.__dataclass_fields__[name].default for name in _NOT_IN_PERIODS}
+        for name, default in unused.items():
+            if (given := getattr(self, name)) != default:
+                raise SettingError(
+                    f"{name} is not valid with reproducible or period (got {given!r}): there is one version for each "
+                    "period, and period and ahead say when it is used"
+                )
 
     @property
     def step_limit(self) -> int:

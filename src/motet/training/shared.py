@@ -13,6 +13,7 @@ from motet.training.board import Board
 from motet.training.episodes import EpisodeRings
 from motet.training.league import LeagueBoard
 from motet.training.learner import vault_header
+from motet.training.periods import ActorPeriods, Records, StackRecord
 from motet.training.progress import StackProgress
 from motet.training.roster import LearnedPolicy, Roster
 
@@ -47,6 +48,8 @@ class SharedMemory:
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
+        if roster.pace.period:
+            layout |= Records.layout(roster)
         fixed = len(roster.fixed_agents)
         layout |= Board.layout(*size, fixed, roster.worlds_per_actor)
         layout |= EpisodeRings.layout(roster)
@@ -82,6 +85,16 @@ class SharedMemory:
             for k, stack in enumerate(roster.stacks)
         ]
 
+        self.records: Records | None = None
+        """Where lanes stood at the ends of periods; None without periods."""
+        if roster.pace.period:
+            self.records = Records(roster, self.replays, self.board, segment)
+
+    @property
+    def size(self) -> int:
+        """Size of the shared memory in bytes."""
+        return sum(segment.size for segment in self._segments)
+
     @property
     def main_process(self) -> int:
         """The board's row of the process that supervises the others, after those of actors, learners and evaluator."""
@@ -101,8 +114,11 @@ class SharedMemory:
     def _vault_size(self, stack: Sequence[int], specs: Sequence[ReplaySpec]) -> tuple[int, dict[str, ArraySpec]]:
         sizes = self.roster.policies[stack[0]].sizes
         words = specs[stack[0]].reader_words
-        header = {name: ArraySpec(*item) for name, item in vault_header(len(stack), sizes, words).items()}
-        return sizes.state * len(stack), header
+        items = vault_header(len(stack), sizes, words)
+        if self.roster.pace.period:
+            prioritised = self.roster.policies[stack[0]].settings.prioritised
+            items |= StackRecord.header(len(stack), specs[stack[0]], prioritised)
+        return sizes.state * len(stack), {name: ArraySpec(*item) for name, item in items.items()}
 
     def steps(self, policy: int) -> int:
         """Return the steps that a policy has done."""
@@ -118,9 +134,21 @@ class SharedMemory:
         part = -(-(roster.steps - self.steps_before[policy]) // roster.actors)
         return part - sum(replay.words(lane).steps for lane in roster.lanes_of(policy, actor))
 
-    def progress(self, stack: int) -> StackProgress:
-        """Return the progress of a stack, for use in the calling process."""
-        return StackProgress(self, stack)
+    def actor_periods(self, actor: int) -> ActorPeriods | None:
+        """Return the periods of an actor; None without periods."""
+        return None if self.records is None else ActorPeriods(self.records, self.board, self.roster, actor)
+
+    def stack_record(self, stack: int) -> StackRecord | None:
+        """Return what the phases of a stack look at; None without periods."""
+        if self.records is None:
+            return None
+        policies = self.roster.stacks[stack]
+        settings, spec = self.roster.policies[policies[0]].settings, self.replays[policies[0]].spec
+        return StackRecord(self.records, policies, settings, self.roster.pace.room, spec)
+
+    def progress(self, stack: int, record: StackRecord | None = None) -> StackProgress:
+        """Return the progress of a stack, for use in the calling process; with ``record``: as that record shows it."""
+        return StackProgress(self, stack, record)
 
     def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
         """Return a counter of the steps of some policies since their replays began. All have equally many lanes."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from motet.runs.snapshot import ACTIVITIES, AgentRow, PartnerRow, ProcessRow, Snapshot, Wait, Work
-from motet.system.machine import usable_cores
+from motet.system.machine import own_bytes, usable_cores
 from motet.system.supervisor import Role
 from motet.training.board import FINISHED
 from motet.training.bottleneck import bottleneck
@@ -69,6 +69,7 @@ class Watch:
             episodes=ended,
             episode_limit=roster.episodes or 0,
             steps_per_s=rate,
+            shared_bytes=shared.size,
             episodes_per_s=(self._episodes - episodes_before) / span,
             left_s=left,
             agents=agents,
@@ -147,6 +148,7 @@ class Watch:
             restarts=0,
             done=False,
             spent_s=spent,
+            memory_bytes=own_bytes(os.getpid()),
             shares=self._shares(row),
         )
 
@@ -224,5 +226,6 @@ class Watch:
             done=role.done or finished,
             node=self._shared.where(i),
             spent_s=spent,
+            memory_bytes=own_bytes(pid) if (pid := int(process.pid[i])) and not self._shared.where(i) else None,
             shares=self._shares(i),
         )

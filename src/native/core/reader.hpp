@@ -48,15 +48,17 @@ struct Counters {
   u64 sampled = 0, redrawn = 0, overwritten_unread = 0, late_priorities = 0, consumed = 0;
 };
 
-enum class Draw { kOk, kTooFew, kNoStart, kLapped, kCorrupt };
+enum class Draw { kOk, kTooFew, kNoStart, kLapped, kOverrun, kCorrupt };
 
 class Reader {
  public:
   enum class Read : unsigned char { kNo, kYes };  // not a plain byte, which may alias everything
+  static constexpr u64 kLive = ~u64(0);
   struct LaneState {
     Lane* lane;
     u32 partition;
     u64 base;       // index of its first leaf in the partition's tree
+    u64 end = kLive;  // rows from here on are not looked at; kLive: the lane's head is the end
     u64 floor = 0;  // rows below are forgotten
     u64 cursor = 0;               // take: next row to hand out
     u64 cursor_before = 0;        // take: the cursor before the current call
@@ -83,6 +85,7 @@ class Reader {
   Rng rng;
   Counters counters;
   float max_priority = 1.0f;
+  u64 room = 0;  // with given ends: rows that a writer may append to a lane while the ends are those
   u64 bad_lane = 0, bad_row = 0;  // of the last kCorrupt
 
   void prepare() {
@@ -100,11 +103,18 @@ class Reader {
       for (u32 p = 0; p < partitions.size(); ++p) partitions[p].tree = std::make_unique<SumTree>(base[p]);
   }
 
+  // Fixes where the lanes end, so that what is drawn and taken does not depend on how far the writers are by now. The
+  // oldest rows of a lane, which up to `room` rows after its end may overwrite meanwhile, are not drawn either.
+  void limit(const u64* ends, u64 most) {
+    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i].end = ends[i];
+    room = most;
+  }
+
   // A restarted reader does not know which of the rows that it finds were read: it counts none of them as unread. Rows
   // that were released after the state was saved may be overwritten already, and are not handed out again.
   void adopt() {
     for (auto& s : lanes) {
-      s.taken_over = s.lane->head.load(std::memory_order_acquire);
+      s.taken_over = head_of(s);
       if (s.lane->once) s.cursor = std::max(s.cursor, s.lane->taken.load(std::memory_order_acquire));
       std::fill(s.read.begin(), s.read.end(), Read::kYes);
     }
@@ -176,7 +186,7 @@ class Reader {
   }
 
   void forget() {  // forgets every row written so far
-    for (auto& s : lanes) s.floor = s.cursor = s.lane->head.load(std::memory_order_acquire);
+    for (auto& s : lanes) s.floor = s.cursor = head_of(s);
   }
 
   // ---- consume once, in order
@@ -232,8 +242,12 @@ class Reader {
   std::vector<float> value_;
   std::vector<u8> scratch_;
 
+  static u64 head_of(const LaneState& s) {
+    return s.end == kLive ? s.lane->head.load(std::memory_order_acquire) : s.end;
+  }
+
   static u64 available(const LaneState& s) {  // rows from the cursor on that are followed by another row
-    u64 head = s.lane->head.load(std::memory_order_acquire);
+    u64 head = head_of(s);
     return head > s.cursor + 1 ? head - 1 - s.cursor : 0;
   }
 
@@ -269,12 +283,13 @@ class Reader {
         p.rows += available(s);
         continue;
       }
-      u64 head, tail;
-      do {  // both must be of one moment: between two loads the writer could move on by any number of rows
+      u64 head = s.end, tail = head + room > s.lane->capacity ? head + room - s.lane->capacity : 0;
+      while (s.end == kLive) {  // both must be of one moment: between two loads the writer could move on by any number of rows
         head = s.lane->head.load(std::memory_order_acquire);
         tail = s.lane->tail();
         std::atomic_thread_fence(std::memory_order_acquire);
-      } while (s.lane->head.load(std::memory_order_relaxed) != head);
+        if (s.lane->head.load(std::memory_order_relaxed) == head) break;
+      }
       // A stack needs the n_frames - 1 rows before its row, unless no row was ever overwritten.
       s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
       s.high = head > rules.n_step ? head - rules.n_step : 0;
@@ -328,6 +343,7 @@ class Reader {
     for (int round = 0; !pending_.empty(); ++round) {
       if (round == kRounds) return Draw::kLapped;
       if (round) {
+        if (pending_[0].from->end != kLive) return Draw::kOverrun;
         counters.redrawn += pending_.size();
         refresh(p);
       }

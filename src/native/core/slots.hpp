@@ -50,6 +50,13 @@ struct alignas(kLine) Slots {
     return v;
   }
 
+  // For the writer: the version that readers find as the newest; 0 if there is none. A writer that died after completing
+  // a slot may not have announced it, and the next publication fills the same slot.
+  u64 announced() {
+    u64 n = published.load(std::memory_order_relaxed);
+    return n ? load_racy<u64>(&slot((n - 1) % n_slots)->version) : 0;
+  }
+
   // The payload is given in two parts (header and weights), so that they need not be copied together first.
   u64 publish(const void* head, u64 head_bytes, const void* body, u64 body_offset, u64 body_bytes, u64 version) {
     u64 n = published.load(std::memory_order_relaxed);
@@ -83,20 +90,35 @@ struct alignas(kLine) Slots {
     if (n == *have) return Read::kSame;
     constexpr int kTries = 3;  // with two slots a second try almost always succeeds; more tries would amount to waiting
     for (int attempt = 0; attempt < kTries; ++attempt, n = published.load(std::memory_order_acquire)) {
-      Slot* s = slot((n - 1) % n_slots);
-      u64 before = s->sequence.load(std::memory_order_acquire);
-      if (before & 1) continue;
-      copy_racy(to, s->payload(), head_bytes);
-      copy_racy(to + body_offset, s->payload() + body_offset, body_bytes);
-      u64 v = load_racy<u64>(&s->version), sum = load_racy<u64>(&s->sum);
-      std::atomic_thread_fence(std::memory_order_acquire);
-      if (s->sequence.load(std::memory_order_relaxed) != before) continue;
+      Read got = copy(slot((n - 1) % n_slots), to, head_bytes, body_offset, body_bytes, version);
+      if (got == Read::kMetWrite) continue;
       *have = n;
-      *version = v;
-      if (checked && sum != payload_sum(to, head_bytes, body_offset, body_bytes)) return Read::kCorrupt;
-      return Read::kNew;
+      return got;
     }
     return Read::kMetWrite;
+  }
+
+  // Copies the payload with a given version. kSame: no slot has it.
+  Read read_version(u8* to, u64 head_bytes, u64 body_offset, u64 body_bytes, u64 version) {
+    for (u64 i = 0; i < n_slots; ++i) {
+      u64 found;
+      if (load_racy<u64>(&slot(i)->version) != version) continue;
+      Read got = copy(slot(i), to, head_bytes, body_offset, body_bytes, &found);
+      if (got != Read::kMetWrite && found == version) return got;
+    }
+    return Read::kSame;
+  }
+
+  Read copy(Slot* s, u8* to, u64 head_bytes, u64 body_offset, u64 body_bytes, u64* version) {
+    u64 before = s->sequence.load(std::memory_order_acquire);
+    if (before & 1) return Read::kMetWrite;
+    copy_racy(to, s->payload(), head_bytes);
+    copy_racy(to + body_offset, s->payload() + body_offset, body_bytes);
+    u64 v = load_racy<u64>(&s->version), sum = load_racy<u64>(&s->sum);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (s->sequence.load(std::memory_order_relaxed) != before) return Read::kMetWrite;
+    *version = v;
+    return checked && sum != payload_sum(to, head_bytes, body_offset, body_bytes) ? Read::kCorrupt : Read::kNew;
   }
 };
 }  // namespace motet

@@ -136,6 +136,9 @@ PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
       return raise("NotReadyError", "no transition starts at any stored row: all rows are final rows or the last ones of broken segments");
     case Draw::kLapped:
       return raise("NotReadyError", "the writers overwrite rows faster than the reader can copy them; use a larger capacity");
+    case Draw::kOverrun:
+      return raise("NotReadyError", "a writer overwrote rows that the end of its lane, which was given, protects: it wrote more than %llu rows after it",
+                   ull(h.reader.room));
     case Draw::kCorrupt:
       return raise("CorruptionError", "lane %llu, row %llu: the checksum does not match the bytes", ull(h.reader.bad_lane),
                    ull(h.reader.bad_row));
@@ -221,6 +224,24 @@ PyObject* reader_release(PyObject* o, PyObject*) {
   Alone alone(unbox<LaneReader>(o).busy, "a reader");
   if (!alone) return nullptr;
   unbox<LaneReader>(o).reader.release();
+  Py_RETURN_NONE;
+}
+PyObject* reader_limit(PyObject* o, PyObject* args) {
+  Reader& r = unbox<LaneReader>(o).reader;
+  PyObject* given;
+  ull room;
+  if (!PyArg_ParseTuple(args, "OK", &given, &room)) return nullptr;
+  Alone alone(unbox<LaneReader>(o).busy, "a reader");
+  if (!alone) return nullptr;
+  View ends;
+  if (!ends.take_array(given, "ends", {'u', 8}, r.lanes.size(), false)) return nullptr;
+  const u64* end = ends.as<u64>();
+  for (std::size_t i = 0; i < r.lanes.size(); ++i) {
+    u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire), least = r.lanes[i].end == Reader::kLive ? 0 : r.lanes[i].end;
+    if (end[i] < least || end[i] > head)
+      return raise("SettingError", "ends must be from %llu to the %llu rows written to lane %zu, got %llu", ull(least), ull(head), i, ull(end[i]));
+  }
+  r.limit(end, room);
   Py_RETURN_NONE;
 }
 PyObject* reader_forget(PyObject* o, PyObject*) {
@@ -318,6 +339,8 @@ PyMethodDef methods[] = {
      "_update(lane, row, priority)\n--\n\nSet the priorities of rows of an earlier batch."},
     {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite the rows that were taken."},
     {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again sample a row that was written before this call."},
+    {"limit", reader_limit, METH_VARARGS,
+     "limit(ends, room)\n--\n\nLook at no row from the given ones on, one for each lane, until the next call. `room` is how many rows a writer may append meanwhile."},
     {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nReturn the number of rows from which a transition may be sampled."},
     {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nReturn the number of fragments of this length that can be taken now."},
     {"_counters", reader_counters, METH_NOARGS, "(sampled, redrawn, overwritten_unread, late_priorities, consumed)"},

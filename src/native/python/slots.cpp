@@ -82,6 +82,10 @@ PyObject* slots_newest(PyObject* o, void*) {
   return PyLong_FromUnsignedLongLong(unbox<T>(o).slots->newest.load(std::memory_order_acquire));
 }
 
+PyObject* writer_announced(PyObject* o, void*) {
+  return PyLong_FromUnsignedLongLong(unbox<SlotWriter>(o).slots->announced());
+}
+
 struct SlotReader {
   View memory, spare[2];
   Slots* slots;
@@ -146,6 +150,26 @@ PyObject* reader_refresh(PyObject* o, PyObject*) {
   Py_RETURN_TRUE;
 }
 
+PyObject* reader_load(PyObject* o, PyObject* number) {
+  auto& r = unbox<SlotReader>(o);
+  Alone alone(r.busy, "a subscriber");
+  if (!alone) return nullptr;
+  u64 version = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred()) return nullptr;
+  Slots::Read got;
+  {
+    Unlocked unlocked;
+    got = r.slots->read_version(r.spare[1 - r.current].as<u8>(), r.header_bytes, r.body_offset, r.body_bytes, version);
+  }
+  if (got == Slots::Read::kCorrupt)
+    return raise("CorruptionError", "version %llu: the checksum does not match the bytes; version %llu is kept", ull(version), ull(r.version));
+  if (got != Slots::Read::kNew) Py_RETURN_FALSE;
+  r.have = std::max<u64>(r.have, 1);
+  r.version = version;
+  r.current = 1 - r.current;
+  Py_RETURN_TRUE;
+}
+
 PyObject* reader_wait(PyObject* o, PyObject* timeout_s) {
   auto& r = unbox<SlotReader>(o);
   double timeout = PyFloat_AsDouble(timeout_s);
@@ -203,11 +227,14 @@ PyMethodDef writer_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef writer_getset[] = {
     {"published", slots_published<SlotWriter>, nullptr, "Publications so far.", nullptr},
-    {"newest", slots_newest<SlotWriter>, nullptr, "The newest version.", nullptr},
+    {"newest", slots_newest<SlotWriter>, nullptr, "The newest version in a slot, announced or not.", nullptr},
+    {"announced", writer_announced, nullptr, "The newest version that subscribers find; 0 for none.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef reader_methods[] = {
     {"refresh", reader_refresh, METH_NOARGS,
      "refresh()\n--\n\nCopy the newest version if there is a new one; return whether there was. Without one this is a single load."},
+    {"load", reader_load, METH_O,
+     "load(version)\n--\n\nCopy the version with this number; return False if no slot has it. `refresh` then takes it for an old one."},
     {"wait", reader_wait, METH_O, "wait(timeout_s)\n--\n\nWait until there is a new version for refresh(); return False after a timeout."},
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef reader_getset[] = {

@@ -1,0 +1,199 @@
+"""Periods: what a reproducible run fixes, so that its result does not depend on timing (see :mod:`motet.pace`).
+
+When an actor ends a period it *records* how many rows each of its lanes has. A phase of learning looks at the rows
+below these numbers and at nothing else: not at rows that are there already, and not at the steps done by now. There are
+two records, by parity, since actors are never more than one period ahead of a phase that has begun.
+
+:class:`Records` is the shared memory of the records, :class:`ActorPeriods` the side of an actor and
+:class:`StackRecord` that of a stack. Which side waits for which is the rule of the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithm import ReaderSettings
+from motet.arrays import ArraySpec
+from motet.publication import GivenVersion
+from motet.replay import Replay, ReplaySpec
+from motet.system.memory import Segment
+from motet.training.board import FINISHED, Board
+from motet.training.roster import Roster
+
+__all__ = ["ActorPeriods", "Records", "StackRecord"]
+
+_HEAD, _FINALS = range(2)  # columns of a record
+_PARITIES = 2
+
+Record = npt.NDArray[np.uint64]
+"""The rows of each lane of a policy at the end of a period, and how many of them are final rows: ``[lanes, 2]``."""
+
+
+class Records:
+    """The records of all policies in shared memory. Each actor writes the rows of its own lanes.
+
+    Args:
+        roster: the roster of the run.
+        replays: the replays of the policies.
+        board: where actors show how many periods they have ended.
+        segment: a segment with room for :meth:`layout`.
+    """
+
+    def __init__(self, roster: Roster, replays: Sequence[Replay], board: Board, segment: Segment) -> None:
+        self._roster, self._replays, self._board, self._segment = roster, replays, board, segment
+        for i in range(len(roster.policies)):
+            self._of(i)[...] = 0
+
+    @staticmethod
+    def layout(roster: Roster) -> dict[str, ArraySpec]:
+        """Return the arrays that a segment needs for such records."""
+        lanes = [roster.lanes(i) for i in range(len(roster.policies))]
+        return {f"policy{i}/records": ArraySpec((_PARITIES, n, 2), "uint64") for i, n in enumerate(lanes)}
+
+    def _of(self, policy: int) -> npt.NDArray[np.uint64]:
+        return self._segment[f"policy{policy}/records"]
+
+    def write(self, actor: int) -> None:
+        """Write the record of the period that an actor ends now, and then count the period."""
+        period = int(self._board.periods[actor])
+        for policy, replay in enumerate(self._replays):
+            record = self._of(policy)[period % _PARITIES]
+            for lane in self._roster.lanes_of(policy, actor):
+                words = replay.words(lane)
+                record[lane] = words.head, words.finals
+        self._board.acted.ring()  # an atomic operation: whoever sees the period counted sees its record too
+        self._board.periods[actor] = period + 1
+
+    def read(self, policy: int, phase: int) -> Record:
+        """Return the record that a phase looks at. An actor that has finished keeps its last one."""
+        roster, record = self._roster, self._of(policy)
+        found = np.zeros(record.shape[1:], np.uint64)
+        for actor in range(roster.actors):
+            lanes = roster.lanes_of(policy, actor)
+            last = max(int(self._board.periods[actor]) - 1, 0)
+            found[lanes] = record[min(phase, last) % _PARITIES, lanes]
+        return found
+
+    @property
+    def ended(self) -> int:
+        """Number of periods that every actor has ended. The others do not wait for an actor that has finished."""
+        rounds = self._board.rounds.tolist()  # before the periods, which an actor counts before it finishes
+        periods: list[int] = self._board.periods.tolist()
+        return min((p for r, p in zip(rounds, periods, strict=True) if r != FINISHED), default=max(periods))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all actors have finished, and all phases are published."""
+        board = self._board
+        return int(board.rounds.min()) == FINISHED and int(board.learned.phases.min()) >= int(board.periods.max())
+
+    def steps(self, policy: int, phase: int) -> int:
+        """Return the steps of a policy since its replay began, as a phase sees them."""
+        record = self.read(policy, phase)
+        return int(record[:, _HEAD].sum() - record[:, _FINALS].sum())
+
+
+class ActorPeriods:
+    """The periods of one actor.
+
+    Args:
+        records: the records of the run.
+        board: the board of the run.
+        roster: the roster of the run.
+        index: index of the actor.
+    """
+
+    def __init__(self, records: Records, board: Board, roster: Roster, index: int) -> None:
+        self._records, self._board, self._pace, self._index = records, board, roster.pace, index
+        self.version = GivenVersion()
+        """The version by which it acts in the period that has begun."""
+
+    def begin(self) -> bool:
+        """Begin the next period if the pace allows it; return whether it does."""
+        period = int(self._board.periods[self._index])
+        if not self._pace.may_begin(period, int(self._board.learned.phases.min())):
+            return False
+        self.version.number = self._pace.version_in(period)
+        return True
+
+    def end(self, rounds: int, is_last: bool) -> bool:
+        """End the period if it is over after this many rounds of the run; return whether it is.
+
+        ``is_last``: whether the actor plays no more rounds, which ends a partial period.
+        """
+        begun = int(self._board.periods[self._index]) * self._pace.period
+        if rounds - begun < (1 if is_last else self._pace.period):
+            return False
+        self._records.write(self._index)
+        return True
+
+
+class LimitedReader(Protocol):
+    """A reader that can be limited to the rows of a record."""
+
+    def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
+        """Look at no row from the given ones on, one for each lane."""
+        ...
+
+
+class StackRecord:
+    """What a phase of a stack looks at: the rows of its policies up to the end of the phase's period.
+
+    Args:
+        records: the records of the run.
+        policies: indices of the policies of the stack.
+        settings: how they read their replays.
+        room: the most rows that an actor writes to a lane during a phase.
+        spec: the layout of the replay of each of them.
+    """
+
+    def __init__(
+        self, records: Records, policies: Sequence[int], settings: ReaderSettings, room: int, spec: ReplaySpec
+    ) -> None:
+        self._records, self._policies, self._settings, self._room = records, tuple(policies), settings, room
+        self.priorities = _size_of(spec) if settings.prioritised else 0
+        """Number of priorities of each policy that its vault holds too."""
+        self._position = {policy: i for i, policy in enumerate(policies)}
+        self.words: npt.NDArray[np.uint64] = np.stack([np.zeros_like(records.read(p, 0)) for p in policies])
+        """The record of each policy, ``[policies, lanes, 2]``."""
+
+    @staticmethod
+    def header(policies: int, spec: ReplaySpec, prioritised: bool) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return the part of a vault's header that holds it, and all priorities: shape and dtype by name."""
+        items: dict[str, tuple[tuple[int, ...], str]] = {"record": ((policies, spec.n_lanes, 2), "uint64")}
+        if prioritised:
+            items["priorities"] = (policies, _size_of(spec)), "float32"
+        return items
+
+    def turn_to(self, phase: int, readers: Sequence[LimitedReader]) -> None:
+        """Let the readers look at the record of a phase. Every actor must have ended its period."""
+        self.restore(np.stack([self._records.read(policy, phase) for policy in self._policies]), readers)
+
+    def restore(self, words: npt.NDArray[np.uint64], readers: Sequence[LimitedReader]) -> None:
+        """Let the readers look at a record that was saved."""
+        self.words = words.copy()
+        for reader, lanes in zip(readers, words, strict=True):
+            reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._room)
+
+    def steps(self) -> list[int]:
+        """Return the steps of each policy."""
+        rows = self.words.sum(1).tolist()
+        return [int(head - finals) for head, finals in rows]
+
+    def steps_of(self, policy: int) -> int:
+        """Return the steps of one policy."""
+        return self.steps()[self._position[policy]]
+
+    def batches(self, policy: int) -> int:
+        """Return the number of complete batches of one policy that reads rows once, in whole fragments."""
+        heads = self.words[self._position[policy], :, _HEAD].tolist()
+        fragments = sum((head - 1) // self._settings.length for head in heads if head)
+        return int(fragments // self._settings.batch_size)
+
+
+def _size_of(spec: ReplaySpec) -> int:
+    return spec.lane_capacity * spec.n_lanes
