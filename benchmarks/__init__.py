@@ -36,6 +36,7 @@ BENCHES = {
     "publication": "benchmarks.publication",
     "bell": "benchmarks.bell",
     "plan": "benchmarks.plan",
+    "learner": "benchmarks.learner",
     "train": "benchmarks.train",
     "collect": "benchmarks.collect",
     "isolation": "benchmarks.isolation",

@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
+import nbclient
+import nbformat
 import pytest
 from support import EXAMPLES
 
@@ -71,3 +74,17 @@ def test_examples_of_playing(name, size, last, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert last in done.stdout.splitlines()[-1]
+
+
+def test_the_notebook():
+    path = EXAMPLES / "notebook.ipynb"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the notebook's own packages
+        notebook = nbformat.read(path, 4)
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]
+    text = "".join(out.get("text", "") for out in outputs)
+    assert "6,000 of 6,000 steps" in text and "random:" in text
+    shown = {kind for out in outputs for kind in out.get("data", ())}
+    assert {"text/html", "image/png", "image/gif"} <= shown

@@ -20,7 +20,8 @@ from motet.isolation.policy import PolicyLimits
 from motet.plan import enumerate_states, solve
 from motet.training.settings import Settings
 
-VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "regret", "report", "resume", "tournament", "train"]
+VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "read_run", "regret", "report", "resume"]
+VERBS += ["tournament", "train", "train_seeds"]
 NOUNS = [
     *("AgentSettings", "Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League"),
     *("MotetError", "Pace", "Partner", "PolicyLimits", "Publication", "Replay", "ReplaySpec", "RestartLimits"),
@@ -197,7 +198,7 @@ def test_flags_of_train_are_the_parameters_of_train():
     options = flags.static_flags()
     kinds = {item.name: item for item in dataclasses.fields(options)}
     assert kinds["settings"].default == Settings()
-    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run"}
+    assert set(kinds) - SHOWN - {"settings", "config_"} == {"algorithm", "run", "seeds"}  # seeds: of train_seeds
     python = defaults(motet.train)
     assert python["algorithm"] == kinds["algorithm"].default == Experiment("").algorithm
     assert python["run"] is kinds["run"].default is None

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from motet.publication import Publication
     from motet.replay import Field, Replay, ReplaySpec
     from motet.reports.report import report
+    from motet.runs.history import read_run
     from motet.system.supervisor import RestartLimits
     from motet.training.callbacks import StopRun
     from motet.training.league import League
     from motet.training.run import resume, train
+    from motet.training.seeds import train_seeds
     from motet.training.settings import AgentSettings, Settings
     from motet.world import World, as_world
 
@@ -57,11 +59,13 @@ __all__ = [
     "evaluate",
     "evaluate_focal",
     "load_policies",
+    "read_run",
     "regret",
     "report",
     "resume",
     "tournament",
     "train",
+    "train_seeds",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -90,11 +94,13 @@ __getattr__, __dir__ = lazily(
         "evaluate": "motet.evaluation.evaluate",
         "evaluate_focal": "motet.evaluation.focal",
         "load_policies": "motet.policies.entries",
+        "read_run": "motet.runs.history",
         "regret": "motet.evaluation.regret",
         "report": "motet.reports.report",
         "resume": "motet.training.run",
         "tournament": "motet.evaluation.tournament",
         "train": "motet.training.run",
+        "train_seeds": "motet.training.seeds",
     },
 )
 

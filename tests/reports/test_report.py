@@ -272,7 +272,7 @@ def test_damage_is_named_and_the_rest_is_shown(seeds, tmp_path):
     assert "seed0: evaluation.jsonl: line 1 is ignored" in text
     assert "status.json cannot be read" in text and "the last line of metrics.jsonl is shown instead" in text
     assert "episode.gif cannot be shown" in text
-    assert len(read_run(seeds[0]).snapshots) == 6
+    assert len(read_run(seeds[0]).curves) == 6
     assert set(made.problems) == set(seeds[:2])
 
 
@@ -324,10 +324,8 @@ def test_a_resumed_run_is_one_run(tmp_path):
     path = write(tmp_path / "run", [*first, *second, *third], evaluations=[(100, 1.0), (300, 2.0), (200, 9.0)])
     run = read_run(path)
     assert run.sessions == 3 and run.restarts == {"actor-0": 3, "learner-0": 0}
-    assert run.snapshots.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], (
-        "a future that was given up is left out"
-    )
-    assert run.snapshots.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
+    assert run.curves.team["steps"].tolist() == [100, 200, 250, 350, 450, 500], "a future that was given up is left out"
+    assert run.curves.agents["left"]["mean_return"].tolist() == [1, 1, 5, 5, 5, 7]
     assert run.seconds == 4 + 2.5 + 0.5
     assert run.counters["left"]["broken"] == 3, "a counter that goes on is not counted twice"
     assert run.counters["left"]["episodes"] == 40 + 25 + 5, "one that begins again is"
@@ -457,4 +455,4 @@ def test_the_run_directory_that_is_written_can_be_read(tmp_path):
     )
     for one in course():
         directory.append_line("metrics.jsonl", one)
-    assert len(read_run(directory.path).snapshots) == 10
+    assert len(read_run(directory.path).curves) == 10

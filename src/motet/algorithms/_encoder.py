@@ -118,14 +118,16 @@ class Encoder:
         Those of Discrete and MultiDiscrete spaces are int64, all others are float32; bytes up to 255 are scaled to
         [0, 1].
         """
+        if self._plain and not self._leaves[0].highest:
+            return rows.reshape(-1, *self._leaves[0].shape)
         leaves = iter(self._leaves)
 
         def part(_: Space) -> Tensor:
             leaf = next(leaves)
             values = rows[:, leaf.first : leaf.first + leaf.size]
             if leaf.classes:
-                return values.reshape(len(rows), *leaf.shape, leaf.classes).argmax(-1) + leaf.start
-            values = values.reshape(len(rows), *leaf.shape)
+                return values.reshape(-1, *leaf.shape, leaf.classes).argmax(-1) + leaf.start
+            values = values.reshape(-1, *leaf.shape)
             return values.long() if leaf.highest else values
 
         return map_space(part, self._space)

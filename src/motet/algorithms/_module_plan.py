@@ -219,7 +219,7 @@ class ModulePlan:
 
     def raw(self, module: Callable[..., Any], x: Tensor) -> Tensor:
         """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow."""
-        given = [self.encoder.nest(x[:, : self._features])]
+        given = [self.encoder.nest(x[:, : self._features] if self.second else x)]
         if self.second:
             given.append(x[:, self._features :])
         try:
@@ -231,16 +231,14 @@ class ModulePlan:
 
     def call(self, module: Callable[..., Any], x: Tensor) -> Tensor:
         """Return the outputs ``[B, outputs]`` of the network; of a ``taus`` network ``[B, taus * outputs]``."""
-        found = self.raw(module, x)
+        found, rows = self.raw(module, x), x.shape[0]
         taus = (x.shape[1] - self._features,) if self.second == "taus" else ()
-        wanted = (len(x), *taus, self.outputs)
+        wanted = (rows, *taus, self.outputs)
         shape = getattr(found, "shape", None)
         if shape != wanted and not (self.outputs == 1 and not taus and shape == wanted[:1]):
             rest = ", ".join(map(str, wanted[1:]))
-            raise SettingError(
-                f"{self.name} must return a tensor [batch, {rest}], got {_shape(found)} for {len(x)} rows"
-            )
-        return found.reshape(len(x), math.prod(wanted[1:]))
+            raise SettingError(f"{self.name} must return a tensor [batch, {rest}], got {_shape(found)} for {rows} rows")
+        return found if shape == wanted and not taus else found.reshape(rows, math.prod(wanted[1:]))
 
 
 def takes_two(module: nn.Module) -> bool:

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags", "train", "world_flags"]
 
 _PLAIN = (int, float, str, bool)
+_SEEDS = (
+    "Train this many seeds, from --seed on, with one table and one report; side by side if there are cores for them. "
+    "--run is then the folder for the runs; if it has runs of the same experiment, they are continued."
+)
 
 COMMON = {
     "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
@@ -74,6 +78,8 @@ class TrainRequest:
     settings: Settings
     run: Path | None
     wandb: bool
+    seeds: int | None = None
+    """Number of seeds, each in a run of its own; None: a single run."""
     compare_exact: bool = False
 
 
@@ -274,6 +280,7 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
         ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
+        ("seeds", Annotated[int | None, arg(help=_SEEDS, metavar="NUMBER")], None),
         ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
         HELP_ALL,
     ]
@@ -325,6 +332,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         settings=chosen.settings,
         run=None if chosen.run is None else Path(chosen.run),
         wandb=chosen.wandb,
+        seeds=chosen.seeds,
         compare_exact=_compares(chosen),
     )
 

@@ -18,6 +18,7 @@ from motet.errors import SettingError
 from motet.runs.status import new_directory
 from motet.training.run import resume as go_on
 from motet.training.run import train as begin
+from motet.training.seeds import train_seeds
 
 __all__ = ["resume", "train"]
 
@@ -25,6 +26,8 @@ __all__ = ["resume", "train"]
 def train(asked: TrainRequest) -> int:
     """Train every agent of a world."""
     run = asked.run or new_directory(asked.world, asked.algorithm)
+    if asked.seeds is not None:
+        return _train_seeds(asked, run, asked.seeds)
     _check_empty(run)
     try:
         result = begin(asked.factory, asked.configs, asked.settings, run=run, display="table", wandb=asked.wandb)
@@ -38,6 +41,14 @@ def train(asked: TrainRequest) -> int:
 
         sys.stdout.write(f"exact solution: {compare_exact(run, trust=True)}\n")
     return 130 if result.interrupted else 0
+
+
+def _train_seeds(asked: TrainRequest, run: Path, seeds: int) -> int:
+    for name in ("wandb", "compare_exact"):
+        if getattr(asked, name):
+            raise SettingError(f"{name} is not valid with --seeds; train each seed on its own, or leave it out")
+    found = train_seeds(asked.factory, asked.configs, asked.settings, seeds=seeds, run=run, display="table")
+    return 130 if found.interrupted else 1 if found.failures else 0
 
 
 def _check_empty(run: Path) -> None:

@@ -21,7 +21,7 @@ _POINTS = 200  # points of a mean curve
 _FAINT = 12  # maximum number of single runs drawn behind their mean
 
 
-def column(agent: str | None, y: str, x: str = "steps", of: str = "snapshots", length: float = 1.0) -> Pick:
+def column(agent: str | None, y: str, x: str = "steps", of: str = "curves", length: float = 1.0) -> Pick:
     """Return a function that picks a curve of a run: of the team or of an agent, over steps or time."""
 
     def pick(run: RunHistory) -> tuple[Array, Array]:
@@ -37,8 +37,8 @@ def over_agents(y: str) -> Pick:
     """Return a function that picks the mean over all agents of a run, over steps."""
 
     def pick(run: RunHistory) -> tuple[Array, Array]:
-        known = [columns[y] for columns in run.snapshots.agents.values() if y in columns]
-        return (run.snapshots.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
+        known = [columns[y] for columns in run.curves.agents.values() if y in columns]
+        return (run.curves.team["steps"], np.mean(known, axis=0)) if known else (np.zeros(0), np.zeros(0))
 
     return pick
 

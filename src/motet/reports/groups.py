@@ -37,12 +37,12 @@ class Group:
     @property
     def shown(self) -> list[RunHistory]:
         """The runs that have curves."""
-        return [run for run in self.runs if len(run.snapshots)]
+        return [run for run in self.runs if len(run.curves)]
 
     @property
     def agents(self) -> list[str]:
         """Names of the agents."""
-        return list(dict.fromkeys(name for run in self.shown for name in run.snapshots.agents))
+        return list(dict.fromkeys(name for run in self.shown for name in run.curves.agents))
 
     @property
     def partners(self) -> dict[str, str]:

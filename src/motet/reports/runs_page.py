@@ -144,7 +144,7 @@ def _doubts(group: Group) -> list[Html]:
                     level="warning",
                 )
             )
-    ends = [(run.snapshots.team["steps"][-1], run.name) for run in group.shown]
+    ends = [(run.curves.team["steps"][-1], run.name) for run in group.shown]
     if len(ends) > 1 and min(ends)[0] < 0.98 * max(ends)[0]:
         steps, name = min(ends)
         found.append(
@@ -185,7 +185,7 @@ def _runs_table(groups: Sequence[Group]) -> Html:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            returns = run.snapshots.team.get("mean_return", np.zeros(0))
+            returns = run.curves.team.get("mean_return", np.zeros(0))
             best = run.evaluations.team.get("mean", np.zeros(0))
             rows.append(
                 [
@@ -269,7 +269,7 @@ def _learning(groups: Sequence[Group]) -> list[Child]:
 
 def _measured(groups: Sequence[Group]) -> list[Child]:
     """Return a chart for each number that worlds measured."""
-    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.snapshots.team if n.startswith("metrics."))
+    names = dict.fromkeys(n for g in groups for run in g.shown for n in run.curves.team if n.startswith("metrics."))
     charts = [
         lines(found, title=name.partition(".")[2], x_label="steps", y_label="mean of the last episodes", height_rem=11)
         for name in names
@@ -341,7 +341,7 @@ def _agents_table(group: Group) -> Html:
     rows: list[list[Cell]] = []
     for agent in group.agents:
 
-        def cell(y: str, how: Callable[[Array], Any], of: str = "snapshots", agent: str = agent) -> Shown:
+        def cell(y: str, how: Callable[[Array], Any], of: str = "curves", agent: str = agent) -> Shown:
             found = [column(agent, y, of=of)(run)[1] for run in group.shown]
             known = [values[np.isfinite(values)] for values in found]
             return _with_interval(np.array([float(how(values)) for values in known if len(values)]))
@@ -461,7 +461,7 @@ def _learners(groups: Sequence[Group]) -> list[Child]:
         name
         for group in groups
         for run in group.shown
-        for columns in run.snapshots.agents.values()
+        for columns in run.curves.agents.values()
         for name in columns
         if name.startswith("metrics.")
     )

@@ -259,7 +259,7 @@ def learning_curve(run: Path) -> Path | None:
         return None
     target = run / "learning_curve.png"
     found = read_run(run)
-    team = thinned(found.snapshots.team["steps"], found.snapshots.team["mean_return"])
+    team = thinned(found.curves.team["steps"], found.curves.team["mean_return"])
     write_whole(target, lambda beside: _draw(beside, run.name, curves, team, found.evaluations))
     return target
 

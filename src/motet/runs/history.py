@@ -6,19 +6,22 @@ was resumed from an earlier checkpoint, the snapshots after that checkpoint are 
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from motet.errors import MotetError
+from motet.errors import MotetError, SettingError
 from motet.intervals import student
 from motet.runs.directory import RunDirectory
+from motet.runs.episodes import Episodes, read_episodes
 from motet.runs.snapshot import AgentRow, Snapshot
 from motet.runs.status import is_alive, read_lines, read_status, snapshot_from
 from motet.system.imports import paths_now
@@ -61,7 +64,13 @@ class Curves:
 
 @dataclass
 class RunHistory:
-    """One run directory."""
+    """One run directory: its settings, curves, evaluations and episodes.
+
+    The columns of ``curves`` are ``steps``, ``seconds``, ``mean_return`` (of the last episodes), ``mean_length``,
+    ``steps_per_s``, ``updates_per_s``, ``replay_fill`` and others; those of the algorithm begin with ``metrics.``, such
+    as ``metrics.loss``. The columns of ``evaluations`` are ``steps``, ``mean``, and ``half``: half of the 95 % interval
+    of the mean. Unknown values are ``nan``.
+    """
 
     path: Path
     name: str
@@ -69,7 +78,7 @@ class RunHistory:
     config: dict[str, Any]
     state: str
     """running, dead (it crashed), done, stopped, failed; or new, before its first snapshot."""
-    snapshots: Curves
+    curves: Curves
     evaluations: Curves
     newest: Snapshot | None
     sessions: int
@@ -81,6 +90,36 @@ class RunHistory:
     """The newest lines of its log."""
     problems: list[str] = field(default_factory=list)
 
+    @functools.cached_property
+    def episodes(self) -> Episodes:
+        """Its episodes, from ``episodes.jsonl``; none if the run did not write that file."""
+        return read_episodes(self.path, {})
+
+    def frame(self, of: Literal["curves", "evaluations", "episodes"] = "curves") -> Any:
+        """A table as a pandas DataFrame, with one row for each moment and agent. Needs pandas.
+
+        ``agent`` is the name of the agent, or empty in the rows of the team. Episodes have one row for each agent.
+        """
+        if importlib.util.find_spec("pandas") is None:
+            raise SettingError("pandas is not installed; pip install pandas, or use the arrays (curves, evaluations)")
+        import pandas  # type: ignore[import-untyped,unused-ignore]
+
+        if of == "episodes":
+            shared = {name: getattr(self.episodes, name) for name in ("episode", "step", "seconds", "seed", "winner")}
+            own = {name: getattr(self.episodes, name) for name in ("returns", "lengths")}
+            shared |= {f"metrics.{name}": values for name, values in self.episodes.metrics.items()}
+            tables = {
+                agent: {**shared, "return": values, "length": own["lengths"][agent]}
+                for agent, values in own["returns"].items()
+            }
+        elif of in ("curves", "evaluations"):
+            curves: Curves = getattr(self, of)
+            tables = {"": curves.team, **curves.agents}
+        else:
+            raise SettingError(f"of must be curves, evaluations or episodes, got {of!r}")
+        parts = [pandas.DataFrame({"agent": agent, **table}) for agent, table in tables.items()]
+        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
+
     @property
     def seed(self) -> Any:
         """Random seed."""
@@ -89,7 +128,7 @@ class RunHistory:
     @property
     def seconds(self) -> float:
         """Seconds of training, summed over all sessions."""
-        return float(self.snapshots.team["seconds"][-1]) if len(self.snapshots) else 0.0
+        return float(self.curves.team["seconds"][-1]) if len(self.curves) else 0.0
 
     @property
     def steps(self) -> int:
@@ -99,6 +138,14 @@ class RunHistory:
 
 def read_run(path: str | os.PathLike[str]) -> RunHistory:
     """Read the history of a run.
+
+    ::
+
+        run = motet.read_run("runs/hunt")
+        run.curves.agents["agent_0"]["mean_return"]   # beside run.curves.agents["agent_0"]["steps"]
+        run.evaluations.team["mean"]
+        run.episodes.returns["agent_0"]
+        run.frame("episodes")                         # a pandas DataFrame
 
     Raises:
         MotetError: the path is not a run, has another format, or its config cannot be read.
@@ -134,7 +181,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         name=directory.path.name,
         config=config,
         state="running" if alive else state,
-        snapshots=tally.curves(),
+        curves=tally.curves(),
         evaluations=evaluations,
         newest=newest,
         sessions=tally.sessions,

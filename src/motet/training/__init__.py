@@ -10,9 +10,21 @@ if TYPE_CHECKING:
     from motet.training.objects import object_world, train_objects
     from motet.training.recorder import Result
     from motet.training.run import resume, train
+    from motet.training.seeds import SeedRuns, train_seeds
     from motet.training.settings import Settings
 
-__all__ = ["League", "Outcome", "Result", "Settings", "object_world", "resume", "train", "train_objects"]
+__all__ = [
+    "League",
+    "Outcome",
+    "Result",
+    "SeedRuns",
+    "Settings",
+    "object_world",
+    "resume",
+    "train",
+    "train_objects",
+    "train_seeds",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -20,10 +32,12 @@ __getattr__, __dir__ = lazily(
         "League": "motet.training.league",
         "Outcome": "motet.training.evaluator",
         "Result": "motet.training.recorder",
+        "SeedRuns": "motet.training.seeds",
         "Settings": "motet.training.run",
         "object_world": "motet.training.objects",
         "resume": "motet.training.run",
         "train": "motet.training.run",
         "train_objects": "motet.training.objects",
+        "train_seeds": "motet.training.seeds",
     },
 )

@@ -105,7 +105,8 @@ def train(
         raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
     settings, factory = settings or Settings(), fitted_world(world_factory(world), algorithm)
     shown = resolved(display)
-    given = list(algorithm.values()) if isinstance(algorithm, Mapping) else [algorithm]
+    given: list[Any] = list(algorithm.values()) if isinstance(algorithm, Mapping) else [algorithm]
+    given = [one.algorithm if isinstance(one, AgentSettings) else one for one in given]
     title = _title(world_name(factory), [algorithm_name(one) for one in given if as_partner(one) is None], run)
     with showing(run, title, shown, wandb=wandb) as show:
         callbacks = Callbacks(on_update, on_message, show)

@@ -1,0 +1,149 @@
+"""``motet bench learner``: networks of users (any torch module) against the shipped ones and other libraries.
+
+All learn DQN with 64-64 hidden units from batches of 64 transitions, which they sample themselves from 10,000
+rows of 32 floats; one torch thread. Acting is one agent's network for 16 worlds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import Env
+from gymnasium.spaces import Box, Discrete
+
+from benchmarks import Comparison, Measure, Result, Settings, interleave
+from motet.algorithm import stacked_batch
+from motet.algorithms import DQNConfig
+from motet.replay import Field, Replay, ReplaySpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["run"]
+
+SPACE, ACTIONS, ROWS, STACK = Box(-1, 1, (32,)), Discrete(4), 10_000, 8
+SHIPPED, OWN, SB3, LOOP, STACKED = "motet, shipped", "motet, own module", "stable-baselines3", "motet, loop", "motet"
+MEASURES = {
+    "learning": Measure("Double DQN, one agent, sampling included", "updates/s"),
+    "plain_learning": Measure("DQN that is not double, one agent, sampling included", "updates/s"),
+    "stacking": Measure(f"Double DQN of {STACK} agents with own modules", "updates/s"),
+    "acting": Measure("Actions of an own module", "actions/s"),
+}
+COMPARISONS = {
+    "own_vs_shipped": Comparison("learning", OWN, SHIPPED, 0.4),
+    "own_vs_sb3": Comparison("plain_learning", OWN, SB3, 2),
+    "own_stacked_vs_loop": Comparison("stacking", STACKED, LOOP, 2),
+    "own_acting": Comparison("acting", "16 rows at once", "16 calls with one row", 8),
+}
+
+
+def mlp(space: Any, outputs: int) -> nn.Module:
+    """Return the network of the shipped DQN as a user writes it."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(space.shape[0], 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+
+
+def run(settings: Settings) -> Result:
+    """Measure everything."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        result = Result("learner", MEASURES, COMPARISONS)
+
+        def rate(work: Callable[[], object]) -> Callable[[], float]:
+            return lambda: _rate(work, settings.seconds)
+
+        learning = {SHIPPED: rate(_learner(DQNConfig())), OWN: rate(_learner(DQNConfig(network=mlp)))}
+        interleave(result, "learning", learning, settings.repeats)
+        plain = {OWN: rate(_learner(DQNConfig(network=mlp, double=False)))}  # as DQN of stable-baselines3
+        try:
+            plain[SB3] = rate(_sb3())
+        except ImportError as error:
+            result.skipped[SB3] = f"not installed ({error})"
+        interleave(result, "plain_learning", plain, settings.repeats)
+        passes = {STACKED: rate(_stack(stacked=True)), LOOP: rate(_stack(stacked=False))}
+        interleave(result, "stacking", passes, settings.repeats)
+        acting = {"16 rows at once": rate(_acting(16)), "16 calls with one row": rate(_acting(1))}
+        interleave(result, "acting", acting, settings.repeats)
+        return result
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rate(work: Callable[[], object], seconds: float) -> float:
+    done, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        work()
+        done += 1
+    return done / spent
+
+
+def _rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(ROWS, 32)).astype(np.float32), rng.integers(0, 4, ROWS)
+
+
+def _learner(config: DQNConfig) -> Callable[[], object]:
+    replay = Replay(ReplaySpec(observation=Field((32,)), action=Field((), "int64"), capacity=ROWS))
+    writer = replay.writer()
+    for observation, action in zip(*_rows(), strict=True):
+        writer.append(observation, action, 1.0)
+    reader = replay.reader(gamma=config.gamma, seed=0)
+    learner = config.build(SPACE, ACTIONS, 1, [0])
+    part = reader.batch(config.batch_size)
+    batch = part.map(lambda array: array[None])  # a stack of one agent
+
+    def update() -> None:
+        reader.sample(config.batch_size, into=part)
+        learner.update(batch, [1])
+
+    return update
+
+
+class _World(Env[Any, Any]):
+    observation_space, action_space = SPACE, ACTIONS
+
+
+def _sb3() -> Callable[[], object]:
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.logger import Logger
+
+    model = DQN("MlpPolicy", _World(), batch_size=64, buffer_size=ROWS, learning_rate=5e-4, verbose=0)
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    rows, actions = _rows()
+    buffer: Any = model.replay_buffer
+    for i in range(ROWS - 1):
+        buffer.add(rows[i], rows[i + 1], actions[i : i + 1], np.ones(1), np.zeros(1), [{}])
+    return lambda: model.train(gradient_steps=1, batch_size=64)
+
+
+def _stack(stacked: bool) -> Callable[[], object]:
+    config, agents = DQNConfig(network=mlp), STACK if stacked else 1
+    made = [config.build(SPACE, ACTIONS, agents, range(agents)) for _ in range(STACK // agents)]
+    batch = stacked_batch(SPACE, ACTIONS, config.replay(SPACE, ACTIONS), agents)
+    batch.observation[:] = _rows()[0][:64]
+
+    def update() -> None:
+        for learner in made:
+            learner.update(batch, [1] * agents)
+
+    return update
+
+
+def _acting(rows: int) -> Callable[[], object]:
+    config = DQNConfig(network=mlp)
+    behaviour = config.behaviour(SPACE, ACTIONS)
+    behaviour.load(config.build(SPACE, ACTIONS, 1, [0]).weights()[0], {"epsilon": 0.1})
+    seen = _rows()[0][:16]
+
+    def act() -> None:
+        for i in range(0, 16, rows):
+            behaviour.act(seen[i : i + rows])
+
+    return act
