@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,10 +49,17 @@ def same(one, other):
         assert array.tobytes() == other.arrays()[name].tobytes(), name
 
 
-@pytest.mark.parametrize(
-    "model", [Layered(3, (2, 3), (2,), durations=True), Wide(), Shortcut(), Rooms("closet", horizon=5)], ids=repr
-)
-def test_graph_in_files_has_the_bits_of_a_graph_in_memory(model, tmp_path, monkeypatch):
+MODELS = {
+    "layered": partial(Layered, 3, (2, 3), (2,), durations=True),
+    "wide": Wide,
+    "shortcut": Shortcut,
+    "rooms": partial(Rooms, "closet", horizon=5),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_graph_in_files_has_the_bits_of_a_graph_in_memory(name, tmp_path, monkeypatch):
+    model = MODELS[name]()
     monkeypatch.setattr("motet.plan.enumeration._BLOCK", 3)
     rewards = hasattr(model, "transition_rewards")
     expected = enumerate_states(model, rewards=rewards, workers=1)

@@ -183,6 +183,8 @@ class Board:
             "board/times": ArraySpec((processes, _TIMES), "float64"),
             "board/rounds": ArraySpec((actors, _WORDS), "uint64"),
             "board/periods": ArraySpec((actors, _WORDS), "uint64"),
+            "board/begun": ArraySpec((actors, _WORDS), "uint64"),
+            "board/last": ArraySpec((_WORDS,), "uint64"),
             "board/ended": ArraySpec((actors, -(-worlds // _WORDS) * _WORDS), "uint64"),
             "board/learned": ArraySpec((policies, _WORDS), "uint64"),
             "board/episodes": ArraySpec((actors, policies + fixed, 2 * _WORDS), "float64"),
@@ -203,6 +205,9 @@ class Board:
         self._times: Numbers = part["board/times"]
         self.rounds: Words = part["board/rounds"][:, 0]  # by actor: rounds played
         self.periods: Words = part["board/periods"][:, 0]  # by actor: periods ended
+        self.begun: Words = part["board/begun"][:, 0]  # by actor: periods begun
+        self.last_period: Words = part["board/last"][:1]  # number of periods to play; 0: to the end of the run
+        self._pauses: Words = part["board/last"][1:2]
         self.ended: Words = part["board/ended"][:, : self._size[4]]  # by actor and world: episodes that have ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])
@@ -246,6 +251,23 @@ class Board:
     def stopping(self) -> bool:
         """Whether the processes have been told to end."""
         return bool(self._stop[0])
+
+    def name_last_period(self) -> int:
+        """With periods: stop at the end of a period that no actor has passed; return the number of periods to play.
+
+        An actor shows that it begins a period before it looks whether it has to pause. So either it is counted here, or
+        it pauses until the number is there.
+        """
+        self._pauses[0] = 1
+        self.updated.ring()  # an atomic operation, between the store before it and the loads after it
+        self.last_period[0] = max(1, int(self.begun.max()))
+        self.updated.ring()
+        return int(self.last_period[0])
+
+    @property
+    def pausing(self) -> bool:
+        """Whether no actor may begin a period before it is known which one is the last."""
+        return bool(self._pauses[0])
 
     def request_stop(self, last_evaluation: bool | None = False) -> None:
         """Tell all processes to end.

@@ -281,7 +281,7 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
             _wait_for_learners(board, actor, may_continue, pulse)
     actor.begin()
     pulse.works()
-    while not (board.stopping or actor.is_done):
+    while not (board.stopping or actor.is_done or (periods is not None and periods.over)):
         actor.play_round()
         pulse.beat()
         if actor.finished:

@@ -42,7 +42,6 @@ def check_in_periods(run: Run) -> None:
         "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
         and any(stage.clear_replay_on_stage for stage in stages),
         "evaluations during training": settings.evaluate_every is not None or settings.evaluate_every_s is not None,
-        "seconds with engine='processes'": settings.engine == "processes" and settings.seconds is not None,
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -129,6 +128,12 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)
+            if shared.records is not None and not shared.records.complete:
+                periods = shared.board.name_last_period()
+                run.message(f"stopping after period {periods}, as soon as all of it has been learned from")
+                while not shared.records.complete:
+                    supervisor.watch(0.1)
+                    recorder.tick()
             evaluates = plan is not None and run.callbacks.raised is None
             shared.board.request_stop(last_evaluation=None if evaluates else False)
             for line in supervisor.stop(*(others if evaluates else ())):

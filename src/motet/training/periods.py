@@ -111,12 +111,20 @@ class ActorPeriods:
         self._records, self._board, self._pace, self._index = records, board, roster.pace, index
         self.version = GivenVersion()
         """The version by which it acts in the period that has begun."""
+        self.over = False
+        """Whether it has played all periods of a run that was stopped."""
 
     def begin(self) -> bool:
-        """Begin the next period if the pace allows it; return whether it does."""
-        period = int(self._board.periods[self._index])
-        if not self._pace.may_begin(period, int(self._board.learned.phases.min())):
+        """Begin the next period if the pace allows it; return whether it does, or there is none."""
+        board, period = self._board, int(self._board.periods[self._index])
+        if not self._pace.may_begin(period, int(board.learned.phases.min())):
             return False
+        board.begun[self._index] = period + 1
+        board.acted.ring()  # an atomic operation: see Board.name_last_period
+        pauses, last = board.pausing, int(board.last_period[0])
+        if pauses and not last:
+            return False
+        self.over = 0 < last <= period
         self.version.number = self._pace.version_in(period)
         return True
 
