@@ -95,7 +95,7 @@ class Outcome(NamedTuple):
     """The outcome of an evaluation, as a score function gets it.
 
     >>> outcome = Outcome(np.array([[1.0, 5.0], [3.0, 7.0]]), 8.0, {}, ("red", "blue"))
-    >>> outcome.team, min(returns.mean() for returns in outcome.returns.values())
+    >>> outcome.team, min(float(returns.mean()) for returns in outcome.returns.values())
     (8.0, 2.0)
     """
 
