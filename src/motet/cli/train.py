@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from motet.cli.flags import TrainRequest
+from motet.cli.flags import TrainRequest, WandbFlags
 from motet.errors import SettingError
 from motet.runs.status import new_directory
 from motet.training.run import resume as go_on
@@ -68,7 +68,7 @@ def resume(
     episodes: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
-    wandb: bool = False,
+    wandb: Annotated[WandbFlags, tyro.conf.arg(name="")] = WandbFlags(),  # noqa: B008 - frozen
     address: str | None = None,
 ) -> int:
     """Continue a run from its newest checkpoint.
@@ -80,7 +80,6 @@ def resume(
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
-        wandb: Also send metrics to Weights & Biases.
         address: Address of the Ray cluster, if it has changed.
     """
     if trust and os.getcwd() not in sys.path:
@@ -93,6 +92,6 @@ def resume(
         trust=trust,
         address=address,
         display="table",
-        wandb=wandb,
+        wandb=wandb.given(),
     )
     return 130 if result.interrupted else 0
