@@ -33,6 +33,8 @@ from motet.system.memory import LINE, Segment
 
 __all__ = ["GivenVersion", "Publication", "Publisher", "Subscriber"]
 
+_NO_VERSION = "this subscriber has no version yet: call refresh() first"
+
 
 class Publication:
     """The shared memory of one publication. Pass it to the processes as an argument, and make the two ends there.
@@ -172,11 +174,13 @@ class Subscriber(_native.SlotReader):
     @property
     def weights(self) -> npt.NDArray[np.float32]:
         """The weights of the version held. Read them again after each refresh: two private copies alternate."""
-        self._need()
+        if not self._have:
+            raise NotReadyError(_NO_VERSION)
         return self._weights[self._current]
 
     def __getitem__(self, name: str) -> Any:
-        self._need()
+        if not self._have:
+            raise NotReadyError(_NO_VERSION)
         value = self._headers[self._current][name]
         return value.item() if value.ndim == 0 else value
 
@@ -215,10 +219,6 @@ class Subscriber(_native.SlotReader):
             return False
         self.forced += 1
         return self.take(timeout_s)
-
-    def _need(self) -> None:
-        if self._have == 0:
-            raise NotReadyError("this subscriber has no version yet: call refresh() first")
 
 
 class GivenVersion:

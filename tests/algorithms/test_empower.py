@@ -1,6 +1,7 @@
 """Learned empowerment against the exact one: rows, targets, tables and networks."""
 
 import functools
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from motet.algorithms._empower_learner import Formulas, ModelRows
 from motet.algorithms.empower import EmpowerConfig
 from motet.cli.flags import parse
 from motet.errors import ModelError, SettingError
-from motet.evaluation.exact import ExactEmpowerment
+from motet.evaluation.exact import ExactEmpowerment, compare_exact, share_of_the_way
 from motet.plan import Robot, enumerate_states, solve_robot
 from motet.replay import ReplaySpec
 from motet.schedule import Linear, Stages
@@ -68,7 +69,7 @@ class Timed(Bushes):
 )
 def test_the_fixed_point_is_the_exact_solution(settings):
     """With all profiles, all goals and tables, one sweep per level is the plan's backward induction."""
-    model = (Timed if settings.get("achieved") == "zero" else Bushes)(horizon=3)
+    model = (Timed if "achieved" in settings else Bushes)(horizon=3)
     world, graph, config = OneMind(model), enumerate_states(model), replace(EXACT, **settings)
     robot = Robot(config.beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.gamma)
     goals = {human: model.goals(human) for human in model.human_agent_indices}
@@ -353,6 +354,16 @@ def test_a_random_robot_has_gone_no_part_of_the_way():
     gap = exact.gap(behaviour)
     assert gap.share == pytest.approx(0.0, abs=1e-9)
     assert gap.policy_error == pytest.approx(gap.random_error)
+
+
+def test_evaluations_tell_how_far_the_robot_is(tmp_path):
+    config = EmpowerConfig(stages=Stages(), beta=5.0, **SMALL)
+    settings = Settings(steps=160, engine="serial", evaluate_every=80, evaluate_episodes=2, score=share_of_the_way)
+    train(functools.partial(Bushes, horizon=3), config, settings, run=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
+    assert [line["score"] for line in lines] == [line["exact"]["share"] for line in lines]
+    assert len({line["score"] for line in lines}) == len(lines) >= 2
+    assert compare_exact(tmp_path / "run").share == lines[-1]["score"]
 
 
 def test_only_empowerment_is_compared_on_the_command_line():

@@ -54,7 +54,7 @@ PPO: dict[str, Any] = {"batch_size": 2, "length": 6, "minibatches": 3, "epochs":
         (PPOConfig(critic=foreign.Dropped, **PPO), VECTOR, N),
         (TD3Config(network=foreign.mlp, critic=foreign.ActionValue, **VALUES), VECTOR, BOX),
         (TD3Config(encoder=foreign.PictureAndVector, **VALUES), NEST, BOX),
-        (TD3Config(network=foreign.Dropped, **VALUES), VECTOR, BOX),
+        (TD3Config(network=foreign.Dropped, policy_delay=3, **VALUES), VECTOR, BOX),
     ],
 )
 def test_foreign_networks_keep_the_contract_of_algorithms(config: Any, observations: Any, actions: Any) -> None:

@@ -176,7 +176,7 @@ def test_a_misspelt_world_or_algorithm_is_answered_with_the_one_that_was_meant(g
     "text, hint",
     [
         ("total_timesteps = 5", "keys must be valid, got total_timesteps (use steps)"),
-        ("colour = 5", "keys must be some of actors, agents, algorithm,"),
+        ("colour = 5", "keys must be some of actors, agents, ahead, algorithm,"),
         ("[train]\nsteps = 5", "train (write the settings at the top of the file, without [train])"),
         ('[algorithm]\nname = "dqn"', 'write algorithm = "dqn", and its settings below [dqn]'),
         ("stepps = 5", "stepps (did you mean steps?)"),

@@ -6,6 +6,7 @@ import os
 import gymnasium
 import numpy as np
 import pytest
+from support import foreign_gridworlds
 from support.office import Office
 from support.stand_in import StandIn
 from test_lockstep import ALGORITHMS, HUNT, ONCE, SMALL, TD3S, fingerprint
@@ -13,9 +14,12 @@ from test_lockstep import ALGORITHMS, HUNT, ONCE, SMALL, TD3S, fingerprint
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
+from motet.policies.partner import Partner
+from motet.runs.directory import RunDirectory
 from motet.schedule import Linear, Stages
 from motet.training.run import train
 from motet.training.settings import Settings
+from motet.world import from_objects
 from motet.worlds import Cleanup, MatrixGame
 
 PERIODS = {"steps": 600, "updates_per_step": 0.5, "period": 20}
@@ -46,7 +50,7 @@ def check(world, algorithm, least=100, **settings):
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "own network" not in name])
 def test_each_algorithm_is_the_serial_run(name, ahead):
     check(HUNT, ALGORITHMS[name], ahead=ahead)
 
@@ -96,6 +100,34 @@ def test_agents_that_draw_and_agents_that_read_once_are_the_serial_run():
 
 def test_agents_that_are_asked_unequally_are_the_serial_run():
     check(functools.partial(Office, 3, (0, 1, 1), calls=23), StandIn(), actors=2, least=-1)
+
+
+class Wanderer:
+    """A given policy that draws from a global generator."""
+
+    def reset(self, seed):
+        pass
+
+    def act(self, observation, mask=None):
+        return int(np.random.randint(2))
+
+
+def test_partners_are_the_serial_run():
+    algorithms = {"player_0": ALGORITHMS["dqn"], "player_1": Partner(Wanderer())}
+    check(MatrixGame, algorithms, actors=2, worlds_per_actor=2)
+
+
+def respawning():
+    return from_objects(foreign_gridworlds.Respawning())
+
+
+def test_object_worlds_that_play_their_own_turns_are_the_serial_run():
+    check(respawning, DQNConfig(**SMALL), least=20, steps=300, actors=2)
+
+
+def test_a_number_of_episodes_is_the_serial_run():
+    serial = check(HUNT, ALGORITHMS["dqn"], least=20, steps=None, episodes=9, actors=2, worlds_per_actor=2)
+    assert serial[0] == 9 * 20
 
 
 def test_stages_are_the_serial_run():
@@ -168,3 +200,8 @@ def test_ahead_and_target_every_phase_need_periods():
         Settings(ahead=0)
     with pytest.raises(SettingError, match="target_every='phase' is only valid with reproducible or period"):
         train("matrix", DQNConfig(target_every="phase"), Settings(steps=100))
+
+
+def test_the_period_that_was_chosen_is_recorded(tmp_path):
+    train(OneStep, StandIn(), Settings(steps=50, engine="serial", reproducible=True), run=tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").config()["pace"] == {"period": 32, "ahead": 1, "updates_per_step": 0.25}

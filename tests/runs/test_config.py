@@ -116,8 +116,8 @@ def test_fields_that_an_older_run_lacks_take_their_defaults():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Settings(steps="many"), "steps must be an int >= 1, got 'many'"),
-        (lambda: Settings(steps=150.5), "steps must be an int >= 1, got 150.5"),
+        (lambda: Settings(steps="many"), "steps must be an int >= 1 or None, got 'many'"),
+        (lambda: Settings(steps=150.5), "steps must be an int >= 1 or None, got 150.5"),
         (lambda: Settings(engine="thread"), "engine must be 'processes', 'serial' or 'ray', got 'thread'"),
         (lambda: Settings(limits=5), "limits must be a RestartLimits, got 5"),
         (lambda: Settings(seed=-1), "seed must be an int >= 0, got -1"),

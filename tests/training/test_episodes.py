@@ -101,6 +101,10 @@ def test_metrics_that_do_not_fit_are_left_out(ring):
     ring.writer(0).append(record(1, metrics={f"{'long' * 50}{i}": 1.0 for i in range(20)}))
     (found,) = ring.reader(0).read()
     assert 0 < len(found.metrics) < 20 and found.returns == [0.5, -1.25]
+    assert found.metrics_lost == 20 - len(found.metrics)
+    ring.writer(0).append(found._replace(metrics={f"{'more' * 50}{i}": 1.0 for i in range(20)}))  # as on a cluster
+    (again,) = ring.reader(0).read()[1:]
+    assert again.metrics_lost == found.metrics_lost + 20 - len(again.metrics)
 
 
 # ---- the file

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from motet import Settings, report, train
 from motet.algorithms.dqn import DQNConfig
-from motet.runs.display import History, frame
+from motet.errors import WorldError
+from motet.runs.display import History, frame, rows_gone
 from motet.runs.episodes import read_episodes
 from motet.runs.history import read_run
 from motet.runs.sinks import scalars
@@ -26,7 +27,7 @@ EYES, HANDS = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
 
 
 class Walk(gymnasium.Env):
-    """A Gymnasium environment as people write it: numbers in its info, and other things."""
+    """A Gymnasium environment as people write it: numbers in its info."""
 
     observation_space, action_space = EYES, HANDS
 
@@ -37,7 +38,7 @@ class Walk(gymnasium.Env):
 
     def step(self, action):
         self.turn += 1
-        info = {"metrics": {"speed": self.turn, "fell": self.turn == 4, "note": "text", "half": np.float32(0.5)}}
+        info = {"metrics": {"speed": self.turn, "fell": self.turn == 4, "half": np.float32(0.5)}}
         return np.zeros(2, np.float32), 1.0, self.turn == 4, False, info
 
 
@@ -146,7 +147,7 @@ def test_numbers_of_infos_are_means_per_episode_in_a_run(world, expected, tmp_pa
     assert all(line["metrics"] == expected for line in read_episodes(tmp_path / "run").lines)
     evaluated = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
     assert evaluated and all(line["metrics"] == expected for line in evaluated)
-    assert all(f"metrics.{name}" in read_run(tmp_path / "run").snapshots.team for name in expected)
+    assert all(f"metrics.{name}" in read_run(tmp_path / "run").curves.team for name in expected)
     tags = dict(scalars(last))
     assert all(tags[f"episode/{name.replace('/', '.')}"] == value for name, value in expected.items())
     console = Console(width=200, file=io.StringIO())
@@ -173,6 +174,61 @@ def test_without_a_run_directory_they_are_in_the_snapshots():
     settings = Settings(steps=60, updates_per_step=1.0, episodes_mb=0)
     train(partial(Walk), QUICK, settings, on_update=seen.append)
     assert seen[-1].metrics == WALK
+
+
+class Talking(Fruits):
+    """The same, with things in its infos that are not numbers."""
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        infos["bob"] = {"metrics": {"note": "text", "fruits": 3.0}}
+        infos["all"] = {"metrics": [1.0]}
+        return *rest, infos
+
+
+def test_what_is_not_a_number_is_named_once():
+    seen = []
+    with pytest.warns(UserWarning) as warned:
+        train(Talking, QUICK, Settings(steps=60, engine="serial"), on_update=seen.append)
+    assert seen[-1].metrics == {"ann/fruits": 2.0, "bob/fruits": 3.0}
+    texts = [str(one.message) for one in warned]
+    assert set(texts) == {
+        "Talking (agent bob): info[\"metrics\"]['note'] must be a number, got str; it is left out",
+        'Talking: info["metrics"] must be a dict of numbers by name, got list; it is left out',
+    }
+    assert len(texts) <= 4 < seen[-1].agents[0].episodes, "once for each copy of the world"
+
+
+def test_metrics_of_worlds_are_numbers():
+    class Wrong(Swarms):
+        def metrics(self):
+            return {"speed": ["fast"] * self.worlds}
+
+    class Swarm(Walk):
+        def vector(self, worlds):
+            return Wrong(worlds)
+
+    with pytest.raises(WorldError, match=r"Wrong: metrics\(\) must return numbers by name, got 'speed': str 'fast'"):
+        train(Swarm, QUICK, Settings(steps=60, engine="serial"))
+
+
+def test_metrics_that_do_not_fit_are_counted_and_shown():
+    class Much(Walk):
+        def step(self, action):
+            *rest, _ = super().step(action)
+            return *rest, {"metrics": {f"{'long' * 50}{i}": 1.0 for i in range(20)}}
+
+    seen = []
+    train(Much, QUICK, Settings(steps=60, engine="serial"), on_update=seen.append)
+    last = seen[-1]
+    each = 21 - len(last.metrics)  # with that of the reset
+    assert last.metrics_lost == each * last.agents[0].episodes > 0
+    words = f"{last.metrics_lost:,} metrics not logged"
+    assert words in rows_gone(last)
+    for width in (80, 200):
+        console = Console(width=width, file=io.StringIO())
+        console.print(frame(last, History(), width=width))
+        assert words in console.file.getvalue()
 
 
 def test_an_episode_does_not_begin_with_the_numbers_of_the_one_before():

@@ -5,12 +5,14 @@ import pty
 import subprocess
 import sys
 import types
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import pytest
 
 import motet
 from motet.algorithms import DQNConfig
+from motet.cli import main
 from motet.errors import SettingError
 from motet.runs import show
 from motet.runs.directory import RunDirectory
@@ -67,6 +69,66 @@ def test_pictures_that_cannot_be_made_are_explained(tmp_path):
     train("matrix", "dqn", settings, run=tmp_path / "run", display="off", pictures=True, on_message=said.append)
     assert not (tmp_path / "run" / "learning_curve.png").exists()
     assert any("learning curve" in line and "nothing to draw" in line for line in said)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What runs ask a stand-in for Weights & Biases for, one dict for each run."""
+    runs = []
+
+    def init(**given):
+        runs.append(given)
+        return types.SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
+
+    module = types.ModuleType("wandb")
+    module.__spec__, module.init, module.Settings = ModuleSpec("wandb", None), init, dict
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return runs
+
+
+WANDB = {"project": "hunt", "name": "first", "group": "small", "tags": ["a", "b"]}
+FLAGS = ["--wandb-project", "hunt", "--wandb-name", "first", "--wandb-group", "small", "--wandb-tags", "a", "b"]
+
+
+def test_weights_and_biases_is_told_where_a_run_belongs(asked, tmp_path):
+    quick = ["--engine", "serial", "--steps", "20"]
+    train("matrix", "dqn", SHORT, run=tmp_path / "one", wandb=WANDB)
+    assert main(["train", "matrix", *quick, "--run", str(tmp_path / "two"), *FLAGS]) == 0
+    assert main(["resume", str(tmp_path / "two"), "--steps", "20", *FLAGS]) == 0
+    assert len(asked) == 3
+    for given in asked:
+        assert {name: given[name] for name in WANDB} == WANDB
+    train("matrix", "dqn", SHORT, run=tmp_path / "three", wandb=True)
+    assert main(["train", "matrix", *quick, "--run", str(tmp_path / "four"), "--wandb"]) == 0
+    assert [(given["project"], given["name"]) for given in asked[3:]] == [("motet", "three"), ("motet", "four")]
+    assert all("group" not in given and "tags" not in given for given in asked[3:])
+    assert main(["train", "matrix", *quick, "--run", str(tmp_path / "five")]) == 0
+    train("matrix", "dqn", SHORT, run=tmp_path / "six")
+    assert len(asked) == 5, "nothing is sent without being asked for"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("hunt", "wandb must be True, False or a dict with some of project, name, group, tags, got 'hunt'"),
+        ({"colour": "red"}, "wandb must be True, False or a dict with some of project, name, group, tags, got {'colo"),
+        ({"tags": "small"}, "wandb: tags must be a list of texts, none of them empty, got 'small'"),
+        ({"group": 3}, "wandb: group must be a text that is not empty, got 3"),
+        ({"name": ""}, "wandb: name must be a text that is not empty, got ''"),
+    ],
+)
+def test_settings_of_weights_and_biases_are_checked(asked, given, message, tmp_path):
+    with pytest.raises(SettingError) as caught:
+        train("matrix", "dqn", SHORT, run=tmp_path / "run", wandb=given)
+    assert message in str(caught.value) and not asked and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["train", "matrix"], ["resume", "run"]])
+def test_misspelt_flags_of_weights_and_biases_are_recognised(command, capsys):
+    assert main([*command, "--wandb-projekt", "hunt"]) == 2
+    assert "did you mean --wandb-project?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [{"display": "big"}, {"wandb": True}, {"pictures": True}])

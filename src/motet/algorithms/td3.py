@@ -57,7 +57,7 @@ class TD3Config(Freezing):
     >>> td3 = config.build(*spaces, agents=2, seeds=[1, 2])
     >>> batch = stacked_batch(*spaces, config.replay(*spaces), agents=2)
     >>> sorted(td3.update(batch, steps=[100, 100]).metrics)
-    ['grad_norm', 'loss', 'mean_q']
+    ['grad_norm', 'loss', 'mean_q', 'policy_loss']
     >>> behaviour = config.behaviour(*spaces)
     >>> behaviour.load(td3.weights()[0], td3.header(step=100, agent=0))
     >>> actions, _ = behaviour.act(np.zeros((4, 5), "float32"), explore=False)

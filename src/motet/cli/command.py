@@ -103,7 +103,8 @@ def _flags(command: Callable[..., Any]) -> list[str]:
     names = list[str]()
     for name, parameter in inspect.signature(command).parameters.items():
         inner = dataclasses.fields(parameter.default) if dataclasses.is_dataclass(parameter.default) else ()
-        names += [f"{name}.{item.name}" for item in inner] or [name]
+        # Flags that begin with the name of their group have no prefix: --wandb-project.
+        names += [item.name if item.name.startswith(name) else f"{name}.{item.name}" for item in inner] or [name]
     return [f"--{name.replace('_', '-')}" for name in names]
 
 

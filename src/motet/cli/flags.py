@@ -30,6 +30,7 @@ from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
+from motet.runs.sinks import WandbSettings
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
@@ -65,6 +66,29 @@ COMMON_OF_ALGORITHMS = (
 arg = tyro.conf.arg
 
 
+@dataclass(frozen=True)
+class WandbFlags:
+    """Weights & Biases."""
+
+    wandb: bool = False
+    """Also send metrics to Weights & Biases. Each of the next four flags does that too."""
+    wandb_project: str | None = None
+    """Project of the run there. By default that of WANDB_PROJECT, or motet."""
+    wandb_name: str | None = None
+    """Name of the run there. By default that of the run directory."""
+    wandb_group: str | None = None
+    """Group of the run there."""
+    wandb_tags: tuple[str, ...] = ()
+    """Tags of the run there."""
+
+    def given(self) -> bool | WandbSettings:
+        """Return what ``motet.train`` takes as ``wandb``."""
+        named = {"project": self.wandb_project, "name": self.wandb_name, "group": self.wandb_group}
+        found = {name: value for name, value in named.items() if value is not None}
+        settings: Any = found | ({"tags": list(self.wandb_tags)} if self.wandb_tags else {})
+        return settings or self.wandb
+
+
 @dataclass
 class TrainRequest:
     """The parsed arguments of ``motet train``."""
@@ -77,7 +101,7 @@ class TrainRequest:
     configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
-    wandb: bool
+    wandb: bool | WandbSettings
     seeds: int | None = None
     """Number of seeds, each in a run of its own; None: a single run."""
     compare_exact: bool = False
@@ -138,7 +162,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
 def _flags(options: type, experiment: Experiment) -> list[str]:
     """All flags of the command, to find the one that was meant."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
-    names += [item.name for item in dataclasses.fields(Settings)] + ["agents"]
+    names += [item.name for kind in (Settings, WandbFlags) for item in dataclasses.fields(kind)] + ["agents"]
     for item in dataclasses.fields(options):
         prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
         if prefix:
@@ -279,7 +303,7 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
         # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
-        ("wandb", Annotated[bool, arg(help="Also send metrics to Weights & Biases.")], False),
+        ("wandb", Annotated[WandbFlags, arg(name="")], WandbFlags()),
         ("seeds", Annotated[int | None, arg(help=_SEEDS, metavar="NUMBER")], None),
         ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
         HELP_ALL,
@@ -331,7 +355,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         configs=configs,
         settings=chosen.settings,
         run=None if chosen.run is None else Path(chosen.run),
-        wandb=chosen.wandb,
+        wandb=chosen.wandb.given(),
         seeds=chosen.seeds,
         compare_exact=_compares(chosen),
     )

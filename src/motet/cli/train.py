@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from motet.cli.flags import TrainRequest
+from motet.cli.flags import TrainRequest, WandbFlags
 from motet.errors import SettingError
 from motet.runs.status import new_directory
 from motet.training.run import resume as go_on
@@ -68,7 +68,7 @@ def resume(
     episodes: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
-    wandb: bool = False,
+    wandb: Annotated[WandbFlags, tyro.conf.arg(name="")] = WandbFlags(),  # noqa: B008 - frozen
     address: str | None = None,
     engine: Literal["processes", "serial", "ray"] | None = None,
     actors: int | None = None,
@@ -87,7 +87,6 @@ def resume(
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
-        wandb: Also send metrics to Weights & Biases.
         address: Address of the Ray cluster, if it has changed.
         engine: Another engine than before. Steps and updates so far count as settled with this and the next settings.
         actors: Another number of actors. Rows that keep_replay has kept then count as lost.
@@ -114,6 +113,6 @@ def resume(
         slack=slack,
         seconds=seconds,
         display="table",
-        wandb=wandb,
+        wandb=wandb.given(),
     )
     return 130 if result.interrupted else 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,10 @@ from motet.policies.entries import load_policies
 from motet.policy import BehaviourPolicy
 from motet.world.coded import CodedModel
 
-__all__ = ["EmpowermentGap", "ExactEmpowerment", "compare_exact"]
+if TYPE_CHECKING:
+    from motet.training.evaluator import Outcome
+
+__all__ = ["EmpowermentGap", "ExactEmpowerment", "compare_exact", "share_of_the_way"]
 
 _NEAR = 1.01  # an action is as good as the best if its Q_r is within this factor
 
@@ -103,6 +107,27 @@ class ExactEmpowerment:
             value=behaviour.robot_value(self.codes[:1]),
             exact_value=last,
         )
+
+
+_exact = WeakKeyDictionary[CodedModel, ExactEmpowerment]()
+"""The exact solutions of the models whose evaluations this process plays."""
+
+
+def share_of_the_way(outcome: Outcome) -> float:
+    """Return the share of the way to the exact robot: a score for the evaluations of a run of ``empower``.
+
+    Its line in ``evaluation.jsonl`` also gets the other numbers of the comparison, as ``exact``::
+
+        motet train bushes --algorithm empower --evaluate-every 2000 --score motet.evaluation.exact:share_of_the_way
+    """
+    behaviour = next(iter(outcome.behaviours), None)
+    if not isinstance(behaviour, EmpowerBehaviour):
+        raise SettingError(f"score must be of a run of the algorithm empower, got one that learns {behaviour!r}")
+    if behaviour.coded not in _exact:
+        _exact[behaviour.coded] = ExactEmpowerment(behaviour)
+    gap = _exact[behaviour.coded].gap(behaviour)
+    outcome.notes["exact"] = asdict(gap)
+    return gap.share
 
 
 def compare_exact(run: str | os.PathLike[str] | BehaviourPolicy, *, trust: bool = False) -> EmpowermentGap:

@@ -162,7 +162,8 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
         except SettingError as error:
             return {"class": None, "given": repr(config), "why": str(error)}
 
-    names = [policy.name for policy in roster.policies]
+    names, pace = [policy.name for policy in roster.policies], roster.pace
+    chosen = {"period": pace.period, "ahead": pace.ahead, "updates_per_step": pace.updates_per_step}
     return {
         "world": describe_world(world),
         "agents": {name: described(config) for name, config in roster.configs().items()},
@@ -173,6 +174,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
             "learner_processes": [list(stacks) for stacks in roster.processes],
         },
         "versions": versions(),
+        **({"pace": chosen} if pace.period else {}),
     }
 
 

@@ -197,7 +197,7 @@ def frame(
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
-    if width < _WIDE and (gone := rows_gone(snapshot)):
+    if gone := rows_gone(snapshot) if width < _WIDE else _not_logged(snapshot):  # a wide table has the rows
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
@@ -463,10 +463,15 @@ def line(snapshot: Snapshot, history: History) -> str:
 
 
 def rows_gone(snapshot: Snapshot) -> list[str]:
-    """Numbers of rows that no learner will use, summed over all agents, and of episodes without a line, as text."""
+    """Numbers of rows that no learner will use, summed over all agents, and of what is not logged, as text."""
     counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
-    gone = [f"{rows:,} rows {name}" for name, rows in counts.items() if rows]
-    return [*gone, *([f"{snapshot.episodes_lost:,} episodes not logged"] if snapshot.episodes_lost else [])]
+    return [*(f"{rows:,} rows {name}" for name, rows in counts.items() if rows), *_not_logged(snapshot)]
+
+
+def _not_logged(snapshot: Snapshot) -> list[str]:
+    """Numbers of episodes and of metrics that the files of the run do not have, as text."""
+    counts = {"episodes": snapshot.episodes_lost, "metrics": snapshot.metrics_lost}
+    return [f"{count:,} {name} not logged" for name, count in counts.items() if count]
 
 
 def _returns(agents: Sequence[AgentRow]) -> str:

@@ -7,14 +7,14 @@ import os
 import sys
 import time
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
 from motet.runs.display import Display, History, display
-from motet.runs.sinks import Feed, TensorBoard, Wandb
+from motet.runs.sinks import Feed, TensorBoard, Wandb, WandbSettings, wandb_settings
 from motet.runs.snapshot import Snapshot
 from motet.text import plain
 
@@ -49,7 +49,7 @@ class Show:
         title: the line above the display.
         kind: how the run is shown.
         history: the history of a resumed run.
-        wandb: whether to send metrics to Weights & Biases too.
+        wandb: where to send metrics to in Weights & Biases; None: nowhere.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Show:
         title: str,
         kind: Literal["table", "lines", "off"],
         history: History | None = None,
-        wandb: bool = False,
+        wandb: WandbSettings | None = None,
     ) -> None:
         self._run = run
         self._screen: tuple[Feed, Display] | None = None
@@ -68,8 +68,8 @@ class Show:
         self._sinks: list[tuple[Feed, _Lazy]] = []
         if run is not None:
             self._add("tensorboard", lambda: TensorBoard(run / "tensorboard"))
-        if wandb and run is not None:
-            self._add("wandb", lambda: Wandb(run, RunDirectory.open(run).config(), self.say))
+        if wandb is not None and run is not None:
+            self._add("wandb", lambda: Wandb(run, RunDirectory.open(run).config(), self.say, wandb))
 
     def _add(self, name: str, make: Callable[[], _Sink]) -> None:
         self._sinks.append((Feed(name, self.say), _Lazy(make)))
@@ -128,17 +128,18 @@ def showing(
     kind: Literal["table", "lines", "off"],
     *,
     history: History | None = None,
-    wandb: bool = False,
+    wandb: bool | Mapping[str, Any] = False,
 ) -> Iterator[Show | None]:
     """Yield a :class:`Show`, and close it at the end, also after an exception; None if there is nothing to do."""
-    if wandb:
+    sent = wandb_settings(wandb)
+    if sent is not None:
         if run is None:
             raise SettingError("wandb is only valid with a run directory (got run=None)")
         Wandb.require()
     if run is None and kind == "off":
         yield None
         return
-    show = Show(None if run is None else Path(run), title, kind, history, wandb)
+    show = Show(None if run is None else Path(run), title, kind, history, sent)
     try:
         yield show
     finally:

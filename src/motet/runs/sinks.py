@@ -13,15 +13,15 @@ import queue
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from motet.errors import SettingError
 from motet.runs.snapshot import Snapshot
 from motet.text import label, plain, valid
 
-__all__ = ["Feed", "TensorBoard", "Wandb", "scalars"]
+__all__ = ["Feed", "TensorBoard", "Wandb", "WandbSettings", "scalars", "wandb_settings"]
 
 _ROOM = 600  # maximum number of waiting snapshots: ten minutes
 
@@ -154,25 +154,63 @@ class TensorBoard:
         self._writer.close()
 
 
+class WandbSettings(TypedDict, total=False):
+    """Where a run goes in Weights & Biases, and how it is found there."""
+
+    project: str
+    """By default that of ``WANDB_PROJECT``, or ``motet``."""
+    name: str
+    """By default the name of the run directory."""
+    group: str
+    tags: Sequence[str]
+
+
+def wandb_settings(given: bool | Mapping[str, Any]) -> WandbSettings | None:
+    """Check what a user gave for ``wandb``; None: nothing is sent.
+
+    >>> wandb_settings(True), wandb_settings({"group": "lr", "tags": ["small"]}), wandb_settings(False)
+    ({}, {'group': 'lr', 'tags': ['small']}, None)
+    """
+    if isinstance(given, bool):
+        return WandbSettings() if given else None
+    known = list(WandbSettings.__annotations__)
+    if not isinstance(given, Mapping) or (set(given) - set(known)):
+        raise SettingError(f"wandb must be True, False or a dict with some of {', '.join(known)}, got {given!r}")
+    for key, value in given.items():
+        several = key == "tags"
+        texts = (value if isinstance(value, (list, tuple)) else [None]) if several else [value]
+        if not all(isinstance(text, str) and text for text in texts):
+            expected = "a list of texts, none of them empty" if several else "a text that is not empty"
+            raise SettingError(f"wandb: {key} must be {expected}, got {value!r}")
+    return cast(WandbSettings, dict(given))
+
+
 class Wandb:
     """Logs a run to Weights & Biases; offline if no login is found, or with ``WANDB_MODE=offline``.
 
     Args:
-        run: the run directory; its name becomes the name of the W&B run.
+        run: the run directory.
         config: the settings of the run.
         say: called with one line if the run is logged offline.
+        settings: project, name, group and tags of the W&B run.
     """
 
-    def __init__(self, run: Path, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        run: Path,
+        config: Mapping[str, Any],
+        say: Callable[[str], None],
+        settings: WandbSettings | None = None,
+    ) -> None:
         import wandb
 
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not _has_login():
             mode = "offline"  # otherwise it would wait for a login
             say(f"wandb: no login found, logging offline; upload later: wandb sync {run / 'wandb' / 'offline-run-*'}")
+        place = {"project": os.environ.get("WANDB_PROJECT", "motet"), "name": plain(run.name)}
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "motet"),
-            name=plain(run.name),
+            **(place | _storable(settings or {})),
             dir=str(run),
             config=_storable(config),
             mode=mode,

@@ -175,6 +175,8 @@ class Snapshot:
     """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
     episodes_lost: int = 0
     """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
+    metrics_lost: int = 0
+    """Numbers that worlds measured and that did not fit into the records of their episodes."""
     bottleneck: str = ""
     """What limits the speed of the run, and the setting to change, in one sentence; empty before that is known."""
 

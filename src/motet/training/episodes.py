@@ -61,6 +61,8 @@ class EpisodeRecord(NamedTuple):
     """In self-play, the side of the player."""
     metrics: dict[str, float] = {}  # noqa: RUF012 - never written to
     """What the world or its agents measured, by name."""
+    metrics_lost: int = 0
+    """Number of metrics that did not fit."""
 
 
 class EpisodeRings:
@@ -109,10 +111,11 @@ class RingWriter:
         self._bytes, self._head = memoryview(cast(Any, records)).cast("B"), memoryview(cast(Any, head)).cast("B")
 
     def append(self, record: EpisodeRecord) -> None:
-        """Append a record, over the oldest one. Metrics that do not fit are left out, the last ones first."""
+        """Append a record, over the oldest one. Metrics without room are counted and left out, the last ones first."""
         text = _encoded(record)
         while len(text) > self._size - _HEAD.size and record.metrics:
-            record = record._replace(metrics=dict(list(record.metrics.items())[:-1]))
+            kept = dict(list(record.metrics.items())[:-1])
+            record = record._replace(metrics=kept, metrics_lost=record.metrics_lost + 1)
             text = _encoded(record)
         number = int.from_bytes(self._head[:8], "little") + 1
         at = number % self._count * self._size
@@ -192,6 +195,8 @@ class EpisodeRecorder:
         if directory is not None and limit_bytes > 0:
             self._file = EpisodeFile(directory, limit_bytes, None if kept is None else int(kept.get("count", 0)))
         self._measured: dict[str, dict[int, deque[float]]] = {}  # of the last episodes, by name and actor
+        self.metrics_lost = 0
+        """Number of metrics that did not fit into the records of their episodes."""
         self._steps = dict.fromkeys(self._names, 0) | dict((kept or {}).get("steps", {}))
 
     @property
@@ -220,6 +225,7 @@ class EpisodeRecorder:
             for record in reader.read(rounds)
         ]
         for _, actor, _, record in found:
+            self.metrics_lost += record.metrics_lost
             for name, value in record.metrics.items():
                 of_actors = self._measured.setdefault(name, {})
                 of_actors.setdefault(actor, deque(maxlen=_EPISODES)).append(value)

@@ -95,7 +95,7 @@ class Outcome(NamedTuple):
     """The outcome of an evaluation, as a score function gets it.
 
     >>> outcome = Outcome(np.array([[1.0, 5.0], [3.0, 7.0]]), 8.0, {}, ("red", "blue"))
-    >>> outcome.team, min(returns.mean() for returns in outcome.returns.values())
+    >>> outcome.team, min(float(returns.mean()) for returns in outcome.returns.values())
     (8.0, 2.0)
     """
 
@@ -108,6 +108,8 @@ class Outcome(NamedTuple):
     """More fields for the line in ``evaluation.jsonl``: in self-play ``opponents`` and ``sides``."""
     agents: tuple[str, ...] = ()
     """Names of the agents that learn; in self-play that of the player."""
+    behaviours: tuple[Behaviour, ...] = ()
+    """The acting half of each policy that is learned, with the version that was played."""
 
     @property
     def returns(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -410,6 +412,7 @@ class Evaluations:
         number = count if plan.every is None or plan.every_s is not None else request.step // plan.every
         outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
         if plan.score is not None:
+            outcome = outcome._replace(behaviours=tuple(self._behaviours))
             outcome = outcome._replace(score=_scored(plan.score.value, outcome))
         self._alive()
         if self._directory is not None:

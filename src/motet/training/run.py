@@ -27,6 +27,7 @@ from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, 
 from motet.runs.directory import RunDirectory
 from motet.runs.display import History
 from motet.runs.show import DisplayChoice, resolved, showing
+from motet.runs.sinks import WandbSettings
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable
@@ -70,7 +71,7 @@ def train(
     resume_from: Checkpoint | None = None,
     display: DisplayChoice = "auto",
     pictures: bool | None = None,
-    wandb: bool = False,
+    wandb: bool | WandbSettings = False,
     on_update: Callable[[Snapshot], object] | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> Result:
@@ -94,7 +95,7 @@ def train(
             notebook, nothing otherwise.
         pictures: whether a plot of the learning curves and a GIF of an episode are written into the run directory at
             the end; by default if the run is shown.
-        wandb: also send metrics to Weights & Biases.
+        wandb: also send metrics to Weights & Biases; a dict gives some of ``project``, ``name``, ``group``, ``tags``.
         on_update: called about once a second (``metrics_every_s``) with a snapshot of the run. It stops the run, with a
             checkpoint and the result, by raising :class:`motet.StopRun` or returning False. If it raises another
             exception, the run stops in the same way, and then the exception is raised again. The same holds for
@@ -162,7 +163,7 @@ def resume(
     seconds: float | None = None,
     display: DisplayChoice = "auto",
     pictures: bool | None = None,
-    wandb: bool = False,
+    wandb: bool | WandbSettings = False,
     on_update: Callable[[Snapshot], object] | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> Result:

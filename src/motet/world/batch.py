@@ -22,7 +22,9 @@ import numpy.typing as npt
 from motet.errors import WorldError
 from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
 from motet.streams import EXCHANGE, Streams, StreamUser, made_alike
+from motet.system.raised import brief
 from motet.world.contract import VectorWorld, World, as_world, last_of
+from motet.world.measured import is_number
 
 __all__ = [
     "Ending",
@@ -309,7 +311,7 @@ class LoopedWorlds:
                     ends.setdefault(end.agent, []).append(row)
                 if not world.group():
                     if measured := _metrics_of(world):
-                        self.measured[w] = measured
+                        self.measured[w] = {name: _number(world, name, value) for name, value in measured.items()}
                     self._streams[w].end()
                     self.over.append(w)
             except WorldError:
@@ -348,6 +350,13 @@ def _metrics_of(world: Any) -> Mapping[str, Any]:
     """Return what a world measured; nothing if its class does not inherit or define the method."""
     found: Mapping[str, Any] = world.metrics() if hasattr(world, "metrics") else {}
     return found
+
+
+def _number(world: Any, name: str, value: Any) -> float:
+    """Return a metric as a float; raise if it is not a number."""
+    if not is_number(value):
+        raise WorldError(f"{type(world).__name__}: metrics() must return numbers by name, got {name!r}: {brief(value)}")
+    return float(value)
 
 
 def _continue_streams(user: StreamUser, streams: Sequence[Streams], state: Any) -> None:
@@ -444,7 +453,9 @@ class VectorWorlds:
         if not len(ended):
             return []
         if found := _metrics_of(vector):
-            self.measured |= {int(w): {name: float(values[w]) for name, values in found.items()} for w in ended}
+            self.measured |= {
+                int(w): {name: _number(vector, name, values[w]) for name, values in found.items()} for w in ended
+            }
         self._streams.end()
         self.over.extend(ended.tolist())
         flags = terminated[ended], truncated[ended] & ~terminated[ended]

@@ -55,7 +55,7 @@ class _Adapter(World):
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
         self._seed: int | None = None
         self._resets = 0  # resets without a seed since the last one with a seed
-        self._measured = EpisodeMetrics()
+        self._measured = EpisodeMetrics(self._kind())
         self._begin()
 
     def _begin(self) -> None:
@@ -165,16 +165,20 @@ class _Adapter(World):
     def close(self) -> None:
         self._env.close()
 
-    def _error(self, text: str, agent: int | None = None, action: Any = None) -> WorldError:
+    def _kind(self) -> str:
+        """Return the name of the environment's class."""
         env = self._env
         if isinstance(env, Solo):
             env = env.env
         elif isinstance(env, ObjectEnvironment):
             env = env.environment
+        return type(env).__name__
+
+    def _error(self, text: str, agent: int | None = None, action: Any = None) -> WorldError:
         who = "" if agent is None else f"agent {self.agents[agent]}, "
         seed = f"seed {self._seed}" if self._resets == 0 else f"no seed, reset {self._resets} after seed {self._seed}"
         did = "" if action is None else f", action {brief(action)}"
-        return WorldError(f"{type(env).__name__} ({who}step {self._step}, {seed}{did}): {text}")
+        return WorldError(f"{self._kind()} ({who}step {self._step}, {seed}{did}): {text}")
 
     def _checked(self, actions: Sequence[Any]) -> list[Any]:
         """Return the actions of the group in the form that the environment takes."""
