@@ -120,7 +120,7 @@ class StackProgress:
         return due - self._done(self.policies[position])
 
     def settle(self) -> None:
-        """Count the updates that are due as done, neither more nor less: the pace goes on from here."""
+        """Count the updates that are due as done, neither more nor less: the pace continues from here."""
         for i, policy in enumerate(self.policies):
             self._shared.updates_before[policy] -= self.owed(i)
 
