@@ -206,7 +206,7 @@ def test_a_successor_s_table_is_the_predecessor_s():
     for name, array in shared.dump().items():
         np.testing.assert_array_equal(array, copy.dump()[name], err_msg=name)
     with pytest.raises(
-        SettingError, match="league must match the checkpoint, got other anchors, pool, actors or networks"
+        SettingError, match="league must match the checkpoint: anchors, pool, actors or networks differ"
     ):
         board(League(pool=7)).restore(kept)
 

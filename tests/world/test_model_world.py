@@ -289,7 +289,7 @@ def test_model_without_rewards_and_goals_is_refused():
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (lambda: [(0.5, (1, 0)), (0.6, (1, 1))], "probabilities >= 0 of sum 1"),
+        (lambda: [(0.5, (1, 0)), (0.6, (1, 1))], "probabilities >= 0 that sum to 1"),
         (list, r"transition_probabilities gave \[\] in a state that is not terminal"),
         (lambda: 1 / 0, "transition_probabilities raised ZeroDivisionError"),
     ],

@@ -114,7 +114,7 @@ class IQNPlan:
     """Maps an observation to the features of a state; or, without the other parts, an observation and taus to the
     quantiles of each action's return."""
     embedding: DensePlan | None
-    """Maps cosines of a tau to as many features."""
+    """Maps cosines of a tau to as many features as a state has."""
     head: DensePlan | None
     """Maps the product of both to the tau-quantile of each action's return."""
 
@@ -125,7 +125,7 @@ class IQNPlan:
 
     @property
     def parts(self) -> tuple[slice[int, int, None], slice[int, int, None], slice[int, int, None]]:
-        """The parts of a row; those of parts that do not exist are empty."""
+        """Slice of each part in a row; empty for a missing part."""
         first = self.trunk.size
         second = first + (0 if self.embedding is None else self.embedding.size)
         end = second + (0 if self.head is None else self.head.size)

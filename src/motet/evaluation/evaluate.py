@@ -93,7 +93,9 @@ class EvaluationSettings:
         if self.fall_back:
             self._refuse({**contained, "isolate": False}, "fall_back", "a policy in the job's process has no limits")
             if not self.isolate:
-                raise SettingError("fall_back is only valid with isolate=True: other policies need no separate process")
+                raise SettingError(
+                    "fall_back is only valid with isolate=True: only isolated policies need a separate process"
+                )
 
     def _refuse(self, found: Mapping[str, bool], what: str, why: str) -> None:
         for name, is_set in found.items():

@@ -91,7 +91,7 @@ class SequentialTest:
 
     @property
     def clear(self) -> bool:
-        """Whether the verdict is clear."""
+        """Whether the evidence suffices for a verdict."""
         return abs(self.evidence) >= BOUND
 
     def take(self, game: Episode) -> None:

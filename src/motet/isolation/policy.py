@@ -1,5 +1,9 @@
 """IsolatedPolicy: a policy that runs in a separate process, with limits. Its failure does not affect other processes.
 
+A deadline counts elapsed time, without the time spent waiting for a core; CPU time has a limit of its own (``cpu_s``).
+After a failure the caller decides how the game continues: in evaluations a stand-in plays on
+(``evaluation/episode.py``), in training the episode breaks off and the partner is replaced (``training/partners.py``).
+
 The policy is made in its process from a :class:`~motet.policy.PolicySpec`. The parent sends observations and masks and
 receives actions through shared memory that only the two use; both sides wait on bells. Asking does not wait. So several
 policies can be asked first and awaited afterwards, and they compute at the same time:

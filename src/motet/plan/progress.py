@@ -1,4 +1,4 @@
-"""Progress: how far a planning job is, as passed to ``progress`` callbacks."""
+"""Progress: how far a planning job has got, passed to ``progress`` callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is."""
+    """How far a job has got."""
 
     phase: str
     done: int

@@ -585,7 +585,7 @@ def _of_plan(path: Path, arguments: Mapping[str, Any], world: Any) -> Entry:
 
 
 def planned(data: str, model: Mapping[str, Any], agent: str, goal: str | None = None) -> Policy:
-    """Make the planned policy of one agent, in the process in which it acts. The model is the world that is played."""
+    """Make the planned policy of one agent, in the process in which it acts. ``model``: the world that is played."""
     from motet.plan.solution import PlannedPolicy
     from motet.runs.config import rebuild_world
 

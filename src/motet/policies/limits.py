@@ -37,7 +37,7 @@ class PolicyLimits:
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
     """Maximum seconds of CPU time for a decision, all threads and processes together."""
     tasks: Annotated[int, Ge(1)] | None = None
-    """Maximum number of threads and processes of the policy together. None: 64, and 2 for each core."""
+    """Maximum number of threads and processes of the policy together. None: 64, plus 2 per core."""
     open_files: Annotated[int, Ge(16)] = 256
     """Maximum number of open files."""
     folder_bytes: Annotated[int, Ge(2**16)] = 2**28

@@ -229,7 +229,7 @@ def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
 
 
 def _load(path: Any, package: str, trust: bool) -> Any:
-    """Import ``module:Name``; without ``trust`` only a class or function of the given package."""
+    """Import ``module:Name``, also of an earlier version. Without ``trust`` it must be part of the given package."""
     module, name = _named(path, package, trust)
     found = find(module, name)
     if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):

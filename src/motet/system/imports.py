@@ -1,4 +1,4 @@
-"""Import objects that users name as ``module:attribute``, and find the path of an object."""
+"""Import objects named as ``module:attribute``, find the path of an object, and translate paths of earlier versions."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def paths_now(plain: Any) -> Any:
 
 
 def find(module: str, name: str) -> Any:
-    """Import ``module:name``."""
+    """Import ``module:name``, which may be a path of an earlier version."""
     try:
         return _imported(module, name)
     except (ImportError, AttributeError) as error:

@@ -40,8 +40,8 @@ def check_world(factory: Callable[[], Any], episodes: int = 3, seed: int = 0, li
     within ``limit`` calls of ``act``. If the environment has a ``vector``, its worlds are compared with the single
     environment.
 
-    The error says whether the broken clause is harmless for training. Such clauses are raised last, all in one error,
-    so that they do not hide others.
+    The error says whether the broken clause is harmless for training. Such problems are reported last, all in one
+    error, so that they do not hide others.
     """
     if episodes < 1 or limit < 1:
         raise SettingError(f"episodes and limit must be ints >= 1, got {episodes} and {limit}")

@@ -39,7 +39,7 @@ class RowWriters(Protocol):
         ...
 
     def interrupt(self, lane: int, /) -> None:
-        """Mark that the episode in this lane broke off without an end."""
+        """Break off the episode in this lane: its last row stays without an end, and the next one begins a segment."""
         ...
 
 

@@ -236,7 +236,7 @@ class LeagueBoard:
         expected = {name: item.shape for name, item in self.publication.header.items()}
         given = {name: kept[name].shape for name in expected if name in kept}
         if given != expected or kept["weights"].shape != (self.publication.weights,):
-            raise SettingError("league must match the checkpoint, got other anchors, pool, actors or networks")
+            raise SettingError("league must match the checkpoint: anchors, pool, actors or networks differ")
         self.results[...] = kept["results"]
         header: dict[str, Any] = {name: kept[name] for name in expected}
         self.publication.publisher().publish(np.ascontiguousarray(kept["weights"]), version=version, **header)

@@ -298,11 +298,11 @@ def _check_partners(
 ) -> None:
     for name in partners:
         if own := given[name].own:
-            raise SettingError(f"{', '.join(own)} of {name}: only valid for agents that learn (got a policy)")
+            raise SettingError(f"{', '.join(own)} of {name}: only valid for agents that learn (got a partner)")
     if partners and settings.self_play:
         raise SettingError(
-            f"partners are not valid in self-play (got one for {', '.join(partners)}): one policy learns both sides, "
-            "and the league plays the other one; fix: name the policy in league.anchors"
+            f"partners are not valid in self-play (got one for {', '.join(partners)}): the league provides the "
+            "opponents; fix: name the policy in league.anchors"
         )
     if not members:
         raise SettingError(

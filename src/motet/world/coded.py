@@ -100,8 +100,7 @@ class CodedModel:
         self.robots = tuple(next((found for found in given if found is not None), ()))
         if not self.humans or not self.robots or set(self.humans) & set(self.robots):
             raise SettingError(
-                "human_agents and robot_agents must be different agents, at least one each, got "
-                f"{self.humans} and {self.robots}"
+                f"human_agents and robot_agents must be non-empty and disjoint, got {self.humans} and {self.robots}"
             )
         self._policy = _human_policy(self.model, humans)
         self.first = self.model.get_state()

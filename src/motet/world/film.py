@@ -87,7 +87,7 @@ class Film:
     """The frames of one episode: one each time all agents have had their turn.
 
     Args:
-        unable: why the world cannot draw, if that is known from making it.
+        unable: why the world cannot draw, if known since it was made.
     """
 
     def __init__(self, unable: str = "") -> None:

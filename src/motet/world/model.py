@@ -233,7 +233,7 @@ class ModelWorld(World):
         except (TypeError, ValueError) as error:
             raise self._error(
                 f"transition_probabilities gave {brief(outcomes)}; expected pairs (probability, successor), with "
-                "probabilities >= 0 of sum 1",
+                "probabilities >= 0 that sum to 1",
                 joint,
             ) from error
 
