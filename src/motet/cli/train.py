@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -70,6 +70,13 @@ def resume(
     trust: bool = False,
     wandb: Annotated[WandbFlags, tyro.conf.arg(name="")] = WandbFlags(),  # noqa: B008 - frozen
     address: str | None = None,
+    engine: Literal["processes", "serial", "ray"] | None = None,
+    actors: int | None = None,
+    worlds_per_actor: int | None = None,
+    learner_processes: int | None = None,
+    updates_per_step: float | None = None,
+    slack: float | None = None,
+    seconds: float | None = None,
 ) -> int:
     """Continue a run from its newest checkpoint.
 
@@ -81,6 +88,13 @@ def resume(
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
         address: Address of the Ray cluster, if it has changed.
+        engine: Another engine than before. Steps and updates so far count as settled with this and the next settings.
+        actors: Another number of actors. Rows that keep_replay has kept then count as lost.
+        worlds_per_actor: Another number of worlds of each actor; kept rows likewise.
+        learner_processes: Another number of learner processes.
+        updates_per_step: Another number of updates per step.
+        slack: Another slack.
+        seconds: Another time limit.
     """
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -91,6 +105,13 @@ def resume(
         checkpoint=checkpoint,
         trust=trust,
         address=address,
+        engine=engine,
+        actors=actors,
+        worlds_per_actor=worlds_per_actor,
+        learner_processes=learner_processes,
+        updates_per_step=updates_per_step,
+        slack=slack,
+        seconds=seconds,
         display="table",
         wandb=wandb.given(),
     )

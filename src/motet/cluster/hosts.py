@@ -91,11 +91,7 @@ class LearnerHost:
             memory.steps_before[policy] = steps - memory.replays[policy].steps
             memory.gone[policy] = np.array(gone)
         for stack in self._progress:  # the pace continues from the rows that are left
-            for policy, count in zip(stack.policies, stack.counts(), strict=True):
-                name = memory.roster.policies[policy].name
-                waived = int(start.checkpoint.agents[name]["stage"][2]) if name in start.checkpoint.replay else 0
-                due = memory.roster.pace.due(count, stack.warm_up)
-                memory.updates_before[policy] = int(memory.board.learned.updates[policy]) + waived - due
+            stack.settle()
 
     def play(self) -> LearnerReport:
         """Learn until the run ends."""

@@ -1,7 +1,17 @@
 """Replay buffers in shared memory. Actors write, one learner reads, and neither side takes a lock."""
 
 from motet.arrays import Batch, Field
-from motet.replay.replay import Counters, FrameStack, Reader, Replay, Writer, Writers, rewound, step_counter
+from motet.replay.replay import (
+    Counters,
+    FrameStack,
+    Reader,
+    Replay,
+    Writer,
+    Writers,
+    rewound,
+    step_counter,
+    stored_rows,
+)
 from motet.replay.spec import ReplaySpec
 
 __all__ = [
@@ -16,4 +26,5 @@ __all__ = [
     "Writers",
     "rewound",
     "step_counter",
+    "stored_rows",
 ]

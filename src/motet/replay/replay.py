@@ -473,6 +473,12 @@ def step_counter(replays: Sequence[Replay]) -> Callable[[], list[int]]:
     return partial(counts.steps_by, replays[0].spec.n_lanes)
 
 
+def stored_rows(memory: npt.NDArray[np.uint8]) -> int:
+    """Return the number of rows in a copy of a lane's memory, which comes from :meth:`Replay.dump`."""
+    words = memory[: 3 * LINE].copy().view(np.uint64)
+    return int(min(words[_WORD["head"]], words[_WORD["capacity"]]))
+
+
 def rewound(memory: npt.NDArray[np.uint8], row: int, frames: int = 0) -> npt.NDArray[np.uint8] | None:
     """Copy a lane of a replay that is read once, as it was when exactly the rows before ``row`` were taken.
 

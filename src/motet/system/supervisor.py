@@ -20,7 +20,7 @@ from annotated_types import Ge
 from motet.errors import ChildError, StartError
 from motet.settings import check_fields
 
-__all__ = ["RestartLimits", "Role", "Supervisor"]
+__all__ = ["RestartLimitError", "RestartLimits", "Role", "Supervisor"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class RestartLimits:
     """Seconds over which restarts are counted."""
     back_off_s: Annotated[float, Ge(0)] = 0.02
     """Seconds of pause before the first restart. It doubles with every further restart in the window, up to 1 s."""
+    restart_raised: bool = False
+    """Whether a process whose code raised is restarted too, within the same limits. By default the run ends."""
     stop_s: Annotated[float, Ge(0)] = 30.0
     """Seconds that processes have to exit after they were asked to stop; then they are killed."""
 
@@ -54,6 +56,10 @@ class RestartLimits:
         [0.02, 0.04, 1.0]
         """
         return float(min(self.back_off_s * 2 ** min(restarts, 30), 1.0))
+
+
+class RestartLimitError(ChildError):
+    """A process died too often."""
 
 
 class Process(Protocol):
@@ -231,8 +237,10 @@ class Supervisor:
             role.done = True
             self._retire(role)
         elif error := _raised(child):
-            self._retire(role)
-            raise error
+            if not self._limits.restart_raised:
+                self._retire(role)
+                raise error
+            self._restart(role, f"{child.describe_end()} ({_last_line(child)})")
         else:
             self._restart(role, child.describe_end())
 
@@ -241,12 +249,17 @@ class Supervisor:
         now, window_s = time.monotonic(), self._limits.window_s if window_s is None else window_s
         recent = [then for then in role.restarts if then >= now - window_s]
         if len(recent) >= self._limits.restarts:
-            raise ChildError(f"{why}; the limit of {len(recent)} restarts within {window_s:g} s is reached")
+            raise RestartLimitError(f"{why}; the limit of {len(recent)} restarts within {window_s:g} s is reached")
         pause = self._limits.pause_s(len(recent))
         role.restarts.append(now)
         role.total_restarts += 1
         role.due = now + pause
         self._say(f"{why}; restarting in {pause:g} s")
+
+
+def _last_line(child: Process) -> str:
+    """The line of a child's traceback that names the exception, or where its output is."""
+    return (child.traceback().strip() or child.wrote()).rpartition("\n")[2]
 
 
 def _raised(child: Process) -> ChildError | None:

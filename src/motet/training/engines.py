@@ -15,7 +15,7 @@ from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
 from motet.system.raised import InterruptedAgain
-from motet.system.supervisor import Role, Supervisor
+from motet.system.supervisor import RestartLimitError, Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
 from motet.training.evaluator import EvaluationPlan, Evaluations, play_evaluator
 from motet.training.recorder import Recorder, Result
@@ -155,12 +155,19 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             recorder.close("failed")
             where = f"; the last state of the run is in {run.path}" if run.path else ""
             first, gap, text = str(error).partition("\n\n")
-            failure = ChildError(f"{first}{where}{gap}{text.rstrip()}")
+            failure = type(error)(f"{first}{where}{_way_out(run, error)}{gap}{text.rstrip()}")
             if run.callbacks.raised is not None:
                 failure.add_note(run.callbacks.cause)
             raise failure from None  # it says all that the error says
         finally:
             supervisor.kill()
+
+
+def _way_out(run: Run, error: ChildError) -> str:
+    """Advice for a run whose processes died too often: how to continue it with fewer of them."""
+    if not isinstance(error, RestartLimitError) or run.directory is None or not run.directory.steps():
+        return ""
+    return f"; fix: continue it with fewer processes, {run.directory.way_on()} --engine serial, or --actors N"
 
 
 def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
@@ -203,8 +210,8 @@ def play_serially(run: Run) -> Result:
 def _play_serially(run: Run) -> Result:
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
-        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, or a world or partner "
-                    "cannot save its state): starting new episodes")  # fmt: skip
+        run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, a world or partner "
+                    "cannot save its state, or the engine or worlds are others): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()

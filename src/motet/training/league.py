@@ -15,7 +15,7 @@ lockstep reviews take place between two rounds, and the league develops as in th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -120,7 +120,10 @@ class Results:
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
         """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
-        outcome = _DRAW + decide(advantage, margin)
+        self.write(opponent, _DRAW + decide(advantage, margin))
+
+    def write(self, opponent: int, outcome: int) -> None:
+        """Add a result by the number of its outcome, as :meth:`hear` gives it."""
         self._ring[self._told % _RING] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1
 
@@ -155,6 +158,21 @@ class Results:
                 heard = number - _RING
             else:
                 return news, heard, lost
+
+
+def dealt_again(kept: Mapping[str, npt.NDArray[Any]], actors: int) -> dict[str, npt.NDArray[Any]]:
+    """Return a league's part of a checkpoint for another number of actors, with the results that are not read yet."""
+    if len(kept["heard"]) == actors:
+        return dict(kept)
+    rings, lost = np.zeros((actors, _RING), np.uint64), 0
+    writers = [Results(ring) for ring in rings]
+    for actor, (ring, heard) in enumerate(zip(kept["results"], kept["heard"].tolist(), strict=True)):
+        news, _, overwritten = Results.hear(ring, heard)
+        lost += overwritten
+        for opponent, outcome in news:
+            writers[actor % actors].write(opponent, outcome)
+    counts = kept["counts"] + np.array([0, 0, lost])
+    return {**kept, "results": rings, "heard": np.zeros(actors, np.int64), "counts": counts}
 
 
 class LeagueBoard:

@@ -438,7 +438,8 @@ def fill(
                 stages[i, 1:] = 0  # the pace starts again
                 shared.steps_before[p] = int(held[i]["steps"])
                 shared.updates_before[p] = int(held[i]["counters"][0])
-                shared.board.rows.lost[p] += np.uint64(unused(policy, replay.spec, checkpoint))
+                lost = unused(policy, replay.spec, checkpoint) + checkpoint.notes.get("dropped", {}).get(policy.name, 0)
+                shared.board.rows.lost[p] += np.uint64(lost)
         newest = _newest(checkpoint, roster.policies[stack[0]].name)
         for p in stack:
             shared.versions_before[p] = newest or 0
@@ -453,6 +454,10 @@ def fill(
             stage=stages,
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
+        shared.board.learned.waived[list(stack)] = stages[:, 2]
+        progress = shared.progress(k)
+        if checkpoint.notes.get("settles") and not progress.once:
+            progress.settle()
 
 
 def _count_ended(shared: SharedMemory, ended: Sequence[Sequence[int]]) -> None:

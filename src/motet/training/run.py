@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import algorithm_name, short_name
@@ -36,6 +36,7 @@ from motet.system.devices import idle_device
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
+from motet.training.moved import CHANGEABLE, changed, moved
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
 from motet.training.settings import AgentSettings, Settings
@@ -153,6 +154,13 @@ def resume(
     algorithm: Algorithms | None = None,
     trust: bool = False,
     address: str | None = None,
+    engine: Literal["processes", "serial", "ray"] | None = None,
+    actors: int | None = None,
+    worlds_per_actor: int | None = None,
+    learner_processes: int | None = None,
+    updates_per_step: float | None = None,
+    slack: float | None = None,
+    seconds: float | None = None,
     display: DisplayChoice = "auto",
     pictures: bool | None = None,
     wandb: bool | WandbSettings = False,
@@ -176,6 +184,15 @@ def resume(
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run. Runs
             that this user has trained on this machine need no trust.
         address: the address of the Ray cluster, if it has changed.
+        engine: another engine than before, and likewise the other settings of how the run is played. Steps and updates
+            so far count as settled, and a new pace holds from there. If ``actors`` or ``worlds_per_actor`` change,
+            rows that ``keep_replay`` has kept count as lost.
+        actors: another number of actors.
+        worlds_per_actor: another number of worlds of each actor.
+        learner_processes: another number of learner processes.
+        updates_per_step: another number of updates per step.
+        slack: another slack.
+        seconds: another time limit for this session.
         display: as in :func:`train`.
         pictures: as in :func:`train`.
         wandb: as in :func:`train`.
@@ -185,12 +202,14 @@ def resume(
     for name, more in (("steps", steps), ("episodes", episodes)):
         if more is not None and more < 1:
             raise SettingError(f"{name} must be an int >= 1, in addition to those already done, got {more}")
+    values = engine, actors, worlds_per_actor, learner_processes, updates_per_step, slack, seconds
+    changes = dict(zip(CHANGEABLE, values, strict=True))
     directory, shown = RunDirectory.open(run), resolved(display)
     title = _title_of(directory)
     history = None if shown == "off" else History.of(read_history(directory))
     with showing(run, title, shown, history=history, wandb=wandb) as show:
         callbacks = Callbacks(on_update, on_message, show)
-        result = _resume(directory, steps, episodes, checkpoint, world, algorithm, trust, address, callbacks)
+        result = _resume(directory, steps, episodes, checkpoint, world, algorithm, trust, address, changes, callbacks)
         _draw_unseen(result, shown, pictures, callbacks)
     if shown != "off":
         _summarise(result, pictures, trust=trust)
@@ -206,6 +225,7 @@ def _resume(
     algorithm: Algorithms | None,
     trust: bool,
     address: str | None,
+    changes: Mapping[str, Any],
     callbacks: Callbacks,
 ) -> Result:
     with hold(directory.path):
@@ -214,8 +234,8 @@ def _resume(
         trust = trust or make_importable(directory.path, config)
         if not trust:
             refuse_untrusted(config["settings"])  # anchors too, which are imported with the league
-        settings: Settings = rebuild(config["settings"], trust=trust)
-        settings = _prolonged(settings, kept, steps, episodes)
+        before_change: Settings = rebuild(config["settings"], trust=trust)
+        settings = changed(_prolonged(before_change, kept, steps, episodes), changes)
         if address is not None:
             settings = replace(settings, cluster=replace(settings.cluster, address=address))
         done = ("steps", kept.step, settings.step_limit), ("episodes", _ended(kept), settings.episodes)
@@ -253,6 +273,7 @@ def _resume(
             roster = make_roster(factory, chosen, located(settings, directory), room)
             if algorithm is not None:
                 _copy_partners(directory, roster)
+            kept = moved(kept, roster, before_change, settings)
             return _play(Run(roster, settings, callbacks, directory, kept, begun))
 
 
@@ -454,6 +475,8 @@ def _warn_of_flattened_pictures(run: Run) -> None:
 
 
 def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
+    if rows := sum(checkpoint.notes.get("dropped", {}).values()):
+        run.message(f"{rows:,} rows of the replay buffers count as lost, since the run has other worlds than before")
     for i, policy in enumerate(run.roster.policies):
         if steps := unused(policy, run.roster.replay_spec(i), checkpoint):
             run.message(
