@@ -1,4 +1,7 @@
-"""Seeds, one for each purpose in a run, derived from the seed of the run; and the state of random streams."""
+"""Seeds, one for each purpose in a run, derived from the seed of the run; and the state of random streams.
+
+Runs of several seeds are in ``training/seeds.py``.
+"""
 
 from __future__ import annotations
 

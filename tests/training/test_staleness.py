@@ -128,7 +128,7 @@ def test_a_subscriber_that_insists_catches_up_with_a_publisher_at_full_speed(slo
 class Unreadable:
     """A subscriber that always meets a write."""
 
-    version, newest, forced = 1, 9, 0
+    version, newest, forced, waited_s = 1, 9, 0, 0.0
     take, catch_up = Subscriber.take, Subscriber.catch_up
 
     def refresh(self):

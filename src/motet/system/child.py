@@ -292,7 +292,7 @@ def _die_with_parent() -> None:
             signal_when_parent_ends(signal.SIGKILL)
     else:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if parent is not None and not parent.is_alive():  # it ended before prctl was called
+    if (parent is not None and not parent.is_alive()) or _fork_server.is_orphan():  # it ended before prctl was called
         os._exit(1)
 
 

@@ -54,6 +54,8 @@ DEAF_TO = (signal.SIGINT, signal.SIGTERM)
 _lock = threading.Lock()  # held while a server is started or multiprocessing's temporary folder is changed
 _server: Any = getattr(forkserver, "_forkserver", None)
 _started = False  # this process has started a child from a server
+_serving = os.getpid()
+"""The server that forked this process, which loaded this module; in all other processes the process itself."""
 _socket: int | None = None  # descriptor of the server's socket, which has no name in the file system
 
 
@@ -188,6 +190,11 @@ def host_children() -> None:
     _started = True
 
 
+def is_orphan() -> bool:
+    """In a child: whether the server that forked it has ended."""
+    return _serving not in (os.getpid(), os.getppid())
+
+
 def let_go() -> bool:
     """In a child: no longer keep the server alive. Returns True if the server now ends with the true parent.
 
@@ -275,7 +282,8 @@ def _hold(address: str) -> str:
 
 def _serve(listener: int, alive: int) -> NoReturn:
     """Be a fork server until the process that started it is gone."""
-    global _socket
+    global _serving, _socket
+    _serving = os.getpid()
     _socket = None  # belongs to the process that started this one; closed below
     try:
         if sys.platform == "linux":

@@ -30,9 +30,9 @@ def check_network(network: Any, observation_space: Space, outputs: int | None = 
         n_frames: number of stacked observations.
 
     >>> from gymnasium.spaces import Box
-    >>> from torch import nn
-    >>> check_network(lambda space, outputs: nn.Linear(space.shape[0], outputs), Box(0, 1, (4,)), 3)
-    >>> check_network(lambda space: nn.BatchNorm1d(4), Box(0, 1, (4,)))
+    >>> from torch.nn import BatchNorm1d, Linear
+    >>> check_network(lambda space, outputs: Linear(space.shape[0], outputs), Box(0, 1, (4,)), 3)
+    >>> check_network(lambda space: BatchNorm1d(4), Box(0, 1, (4,)))
     Traceback (most recent call last):
         ...
     motet.errors.SpecError: encoder must keep no state beside its parameters, got the buffer running_mean, which \

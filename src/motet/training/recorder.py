@@ -1,7 +1,8 @@
 """The recorder of a run: it writes metrics once a second, checkpoints by steps and by time, and the result at the end.
 
-Checkpoints are read from the vaults, so they do not interrupt the learners. :func:`fill` writes a checkpoint back into
-the vaults and replays, from which the learners start.
+With processes, checkpoints are read from the vaults, so they do not interrupt the learners; the serial engine stands
+between two rounds, and its present state is taken. :func:`fill` writes a checkpoint back into the vaults and replays,
+from which the learners start.
 """
 
 from __future__ import annotations

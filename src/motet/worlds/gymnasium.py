@@ -1,4 +1,4 @@
-"""Gymnasium environments by their ids."""
+"""Gymnasium environments by their ids. ``world/pettingzoo.py`` makes worlds of them."""
 
 from typing import Any
 
