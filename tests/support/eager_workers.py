@@ -5,8 +5,8 @@ import time
 from motet.plan import parallel as _workers
 
 
-def make_eager(monkeypatch, part_s=None):
-    """The caller waits for the first worker before it goes on. Returns a list of the parts that are sent, growing."""
+def make_eager(monkeypatch, part_s=None, workers=1):
+    """The caller waits for so many workers before it continues. Returns a list of the parts that are sent, growing."""
     for name in ("START_S", "COLD_START_S", "GAIN", "ALONE_S"):
         monkeypatch.setattr(_workers, name, 0.0)
     if part_s is not None:
@@ -15,7 +15,7 @@ def make_eager(monkeypatch, part_s=None):
 
     def patient(crew):
         make(crew)
-        becomes(crew.idle)
+        becomes(lambda: crew.idle() and crew.size() >= workers)
 
     def sent(crew, first, part):
         parts.append(first)
