@@ -70,7 +70,7 @@ def mlp(
     """
     if noisy and init != "default":
         raise SettingError(f"init must be 'default' for noisy layers, got {init!r}")
-    numbers = _joined(space, _Numbers)
+    numbers = _joined(space, _FlatNumbers)
     widths = [_features(numbers, space) + actions, *hidden, outputs]
     linear = NoisyLinear if noisy else nn.Linear
     layers = _dense(widths, _chosen("activation", activation, _ACTIVATIONS), layer_norm, linear)
@@ -177,7 +177,7 @@ def _part(space: Any, key: str, encoder: str | None) -> nn.Module:
     if encoder is None:
         return _joined(space, _fitting)
     if encoder == "numbers":
-        return _joined(space, _Numbers)
+        return _joined(space, _FlatNumbers)
     source = Source.of(encoder, key)
     if source is None or not source.shipped:  # a file must not name code that nobody looks for there
         raise SettingError(
@@ -190,7 +190,7 @@ def _part(space: Any, key: str, encoder: str | None) -> nn.Module:
 
 def _fitting(space: Any) -> nn.Module:
     one = Box(space.low[0], space.high[0], dtype=space.dtype) if len(space.shape) == 4 else space  # without frames
-    return convolutions(space) if is_picture(one) else _Numbers(space)
+    return convolutions(space) if is_picture(one) else _FlatNumbers(space)
 
 
 # ---- layers
@@ -230,7 +230,7 @@ class NoisyLinear(nn.Module):
         return functional.linear(x, weight, self.bias + self.bias_deviation * rows)
 
 
-class _Numbers(nn.Module):
+class _FlatNumbers(nn.Module):
     """The numbers of an array ``[batch, ...]`` in rows; those of Discrete and MultiDiscrete spaces one-hot encoded."""
 
     def __init__(self, space: Any) -> None:
