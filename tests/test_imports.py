@@ -48,6 +48,7 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "modules",
     )
 }
 

@@ -23,6 +23,9 @@ k.
 - A stack of policies begins phase k once every actor has ended period k, or has finished. It does the updates that are
   due for periods 0 to k, drawn from rows of these periods only, and then writes its vault once and publishes once, also
   if no update was due.
+- If an evaluation is due after phase k, an actor begins no further period before that evaluation has begun, which it
+  does when the one before has ended. The result of the one before counts then: if it ends the run, ``k + 1 + ahead``
+  periods are played.
 - Versions are numbered by phase: 1 is the initial one, ``k + 2`` that of phase k.
 
 With ``ahead=1`` period k + 1 and phase k run at the same time, and the policy is exactly one period old. With
@@ -112,6 +115,15 @@ class Pace:
     def room(self) -> int:
         """With periods: the most rows that an actor writes to a lane during a phase."""
         return self.ahead * self.rows_of_period
+
+    @property
+    def asides(self) -> int:
+        """With periods: the most evaluations whose policies are kept at the same time: one plays, the others wait."""
+        return 2 + self.ahead
+
+    def last_after(self, phases: int) -> int:
+        """Number of periods to play if a result ends the run when so many phases are published."""
+        return phases + self.ahead
 
     def may_begin(self, period: int, phases: int) -> bool:
         """Whether an actor may begin a period when every learner has published this many phases."""

@@ -302,7 +302,7 @@ class Wrong(nn.Linear):
     ("network", "says"),
     [
         (3, "network must be a function or class that makes a torch.nn.Module, got 3"),
-        ("mine", "its path 'module:function', got 'mine'"),
+        ("mine", "its path 'module:function', or one of .*, got 'mine'"),
         (nn.Linear(5, 3), "got a module that is made already"),
         (lambda space: nn.Linear(5, 3), r"network must be a function of \(observation_space, outputs\)"),
         (lambda space, n: "a net", "network must make a torch.nn.Module, got 'a net'"),
@@ -386,6 +386,11 @@ def test_networks_in_files_and_flags(tmp_path: Path, monkeypatch: Any) -> None:
         assert main(["train", *arguments, "--run", str(run)]) == 0
         agents = json.loads((run / "config.json").read_text())["agents"]
         assert agents["player_0"]["network"]["function"] == "support.foreign_networks:mlp"
+    run = tmp_path / "named"
+    assert main(["train", "matrix", *TINY, "--dqn.network", "mlp(hidden=(8,), noisy=True)", "--run", str(run)]) == 0
+    network = json.loads((run / "config.json").read_text())["agents"]["player_0"]["network"]
+    assert network["arguments"] == [["hidden", [8]], ["noisy", True]]
+    assert main(["resume", str(run), "--steps", "20"]) == 0
     with pytest.raises(SettingError, match="network must be a function that makes"):
         DQNConfig(network="nothing")
 

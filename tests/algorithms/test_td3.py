@@ -10,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional
 
 from motet.algorithm import Batch, stacked_batch
-from motet.algorithms._blocks import DensePlan, Picture
+from motet.algorithms._blocks import DensePlan
+from motet.algorithms._picture_plan import PicturePlan
 from motet.algorithms._td3_learner import TD3
 from motet.algorithms.td3 import TD3Config
 from motet.errors import NotReadyError, SettingError
@@ -234,7 +235,7 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
     config = replace(SMALL, policy_delay=2)
     td3 = config.build(SEEN_PICTURE, DONE, 2, [3, 4])
     picture, critic, policy = td3._layout.encoder, td3._layout.critic, td3._layout.policy_part
-    assert isinstance(picture, Picture) and isinstance(critic, DensePlan)
+    assert isinstance(picture, PicturePlan) and isinstance(critic, DensePlan)
     batch, rng = stacked_batch(SEEN_PICTURE, DONE, config.replay(SEEN_PICTURE, DONE), 2), np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
         seen[:] = rng.integers(0, 256, seen.shape)
@@ -254,8 +255,8 @@ def test_convolutions_learn_with_both_critics_and_not_with_the_policy() -> None:
         halves = torch.from_numpy(before[agent].reshape(2, -1))
         eyes = halves[0].clone().requires_grad_()
         x = torch.from_numpy(batch.observation[agent]).float().movedim(3, 1) / 255
-        for (shape, at, bias), (_, _, stride) in zip(picture.places, picture.layers, strict=True):
-            x = torch.relu(functional.conv2d(x, eyes[at:bias].view(shape), eyes[bias : bias + shape[0]], stride))
+        for weight, bias in zip(picture.parameters[::2], picture.parameters[1::2], strict=True):
+            x = torch.relu(functional.conv2d(x, eyes[weight.part].view(weight.shape), eyes[bias.part], 2))
         action = torch.from_numpy((batch.action[agent] - [0, 5]) / [2, 5]).float()
         seen_by_critics = torch.cat([x.flatten(1), action], 1)
         goal = torch.from_numpy(batch.reward[agent] * config.reward_scale)

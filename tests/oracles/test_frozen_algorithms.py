@@ -1,4 +1,7 @@
-"""The update rules compute what they computed before networks got an interface, bit for bit."""
+"""The update rules compute what they computed before networks got an interface, bit for bit.
+
+Convolutions had passes written by hand then. They act up to rounding, because all rows are now computed in one pass.
+"""
 
 from typing import Any
 
@@ -77,5 +80,9 @@ def test_a_hundred_updates_and_the_actions_are_the_same_bits(
         behaviour.begin(5)
         behaviour.load(learner.weights()[1], learner.header(100, 1))
         taken.append(behaviour.act(seen))
-    np.testing.assert_equal(taken[0], taken[1])
+    for one, other in zip(*([actions, *extra.values()] for actions, extra in taken), strict=True):
+        if observations is PICTURE:
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, other)
     torch.set_num_threads(before)

@@ -49,7 +49,7 @@ class _Deaths:
 
         def dying_publish(ours, weights, *, version=None, **header):
             version = publish(ours, weights, version=version, **header)
-            what = "vault" if "counters" in header else "publication"
+            what = "vault" if "counters" in header else "aside" if "phases" in header else "publication"
             if self.here(f"within {what}:{version}"):
                 ours.memory[LINE : LINE + 8].view(np.uint64)[0] -= 1  # the number of announced versions
                 die()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import Space
-from motet.algorithms._blocks import Picture
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._picture_plan import PicturePlan, is_picture
 from motet.algorithms._plans import ChainPlan, NetworkPlan, chained
 from motet.algorithms.source import NetworkSetting, Source
 from motet.errors import SettingError
@@ -36,10 +36,15 @@ class Seen:
         return batch_space(self._space, self._n_frames)
 
     def network(self, source: NetworkSetting, name: str, outputs: int, actions: int = 0) -> ModulePlan:
-        """Return the network that maps an observation to outputs; with ``actions``, an observation and an action."""
+        """Return the network that maps an observation to outputs; with ``actions``, an observation and an action.
+
+        A function with a parameter ``actions`` gets their number.
+        """
         from motet.algorithms._module_plan import ModulePlan
 
         assert isinstance(source, Source)
+        if actions:
+            source = source.with_default("actions", actions, name)
         given = (self.space, outputs)
         return ModulePlan(source, name, given, self.rows, outputs, "action" if actions else "", actions)
 
@@ -72,7 +77,7 @@ class Seen:
             outputs: number of outputs of the policy.
             actions: size of the action, if the critic takes it.
         """
-        picture = Picture.of(self._space, self._n_frames)
+        picture = PicturePlan(self._space, self._n_frames) if is_picture(self._space) else None
         own = config.network is not None or config.critic is not None
         if config.normalise:
             self._check_normalised(own or config.encoder is not None, picture)
@@ -90,7 +95,7 @@ class Seen:
             judges = self.network(config.critic, "critic", 1, actions)
         return None, acts, judges
 
-    def _check_normalised(self, own: bool, picture: Picture | None) -> None:
+    def _check_normalised(self, own: bool, picture: PicturePlan | None) -> None:
         if picture is not None and not own:
             raise SettingError("normalise must be False for pictures, got True; pixels are always scaled to [0, 1]")
         if own and self.rows.has_indices:
@@ -112,7 +117,7 @@ def check_plan(*plans: Any) -> None:
     for plan in plans:
         if isinstance(plan, ChainPlan):
             check_plan(plan.first, plan.second)
-        elif hasattr(plan, "source"):
+        elif hasattr(plan, "source") and not isinstance(plan, PicturePlan):
             from motet.algorithms._module_checks import check_module
 
             try:

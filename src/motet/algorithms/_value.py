@@ -31,11 +31,11 @@ class ValueConfig:
     """Widths of the hidden layers; with a network of your own they are not used."""
     network: NetworkSetting = None
     """Your own network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, or its path "module:function". The module maps an observation
-    to the values of all actions."""
+    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
+    observation to the values of all actions."""
     encoder: NetworkSetting = None
     """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, which
-    maps an observation to features, or its path "module:function"."""
+    maps an observation to features, its path "module:function", or a name such as "parts"."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1

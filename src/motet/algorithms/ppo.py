@@ -75,14 +75,14 @@ class PPOConfig(Freezing):
     """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
     """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, or its path "module:function". The module maps an observation to logits, or to the means of
-    continuous actions."""
+    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
+    observation to logits, or to the means of continuous actions."""
     critic: NetworkSetting = None
     """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation to a
     value."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critic share: a function of (observation_space) that makes a torch.nn.Module,
-    which maps an observation to features, or its path "module:function"."""
+    which maps an observation to features, its path "module:function", or a name such as "parts"."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99

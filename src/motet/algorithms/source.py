@@ -5,11 +5,12 @@ This module does not import torch, nor the code of the user before a network is 
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -18,7 +19,11 @@ from motet.errors import SettingError
 from motet.system.imports import Imported, import_function, path_of
 from motet.system.pickling import pickled
 
-__all__ = ["NetworkSetting", "Source"]
+__all__ = ["SHIPPED", "NetworkSetting", "Source"]
+
+SHIPPED = ("convolutions", "impala", "mlp", "parts")
+"""Functions of ``algorithms/modules.py`` that settings name without their module."""
+_MODULES = "motet.algorithms.modules"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Source:
 
     >>> Source.of("my_networks:make", "network")
     Source(function='my_networks:make', arguments=(), code=None)
+    >>> Source.of("mlp(hidden=(32,), layer_norm=True)", "network").arguments
+    (('hidden', (32,)), ('layer_norm', True))
     >>> Source.of(lambda space, outputs: None, "network").function
     ''
     """
@@ -41,7 +48,7 @@ class Source:
     def __post_init__(self) -> None:
         if (self.code is None) == (self.function == "") or not isinstance(self.code, bytes | None):
             raise SettingError(f"a source must have a function or its code, got {self.function!r} and {self.code!r}")
-        object.__setattr__(self, "arguments", tuple((name, value) for name, value in self.arguments))
+        object.__setattr__(self, "arguments", tuple((name, _fixed(value)) for name, value in self.arguments))
 
     @classmethod
     def of(cls, given: Any, name: str) -> Source | None:
@@ -49,13 +56,7 @@ class Source:
         if given is None or isinstance(given, Source):
             return given
         if isinstance(given, str):
-            module, colon, attribute = given.partition(":")
-            if not (module and colon and attribute):
-                raise SettingError(
-                    f"{name} must be a function that makes a torch.nn.Module, or its path "
-                    f"'module:function', got {given!r}"
-                )
-            return cls(given)
+            return cls._read(given, name)
         if not callable(given):
             raise SettingError(f"{name} must be a function or class that makes a torch.nn.Module, got {given!r}")
         if not isinstance(given, type) and hasattr(given, "named_parameters"):
@@ -72,9 +73,48 @@ class Source:
             return cls(code=pickled(given, name, name))
         return cls(path, tuple(arguments.items()))
 
+    @classmethod
+    def _read(cls, text: str, name: str) -> Source:
+        """Return the source that a text names: ``function`` or ``function(argument=value, ...)``."""
+        function, bracket, rest = text.partition("(")
+        function = f"{_MODULES}:{function}" if function in SHIPPED else function
+        module, colon, attribute = function.partition(":")
+        if not (module and colon and attribute):
+            raise SettingError(
+                f"{name} must be a function that makes a torch.nn.Module, its path 'module:function', or one of "
+                f"{', '.join(SHIPPED)}, got {text!r}"
+            )
+        try:
+            call: Any = ast.parse(f"f({rest}" if bracket else "f()", mode="eval").body
+            if call.args or any(one.arg is None for one in call.keywords):
+                raise ValueError("an argument without a name")
+            arguments = [(one.arg, ast.literal_eval(one.value)) for one in call.keywords]
+        except (ValueError, SyntaxError, AttributeError) as error:
+            raise SettingError(
+                f"{name} must have arguments with names and plain values, such as mlp(hidden=(64, 64)), got {text!r}"
+            ) from error
+        return cls(function, tuple(arguments))
+
+    @property
+    def shipped(self) -> bool:
+        """Whether the function comes with motet."""
+        return self.function.partition(":")[0] == _MODULES
+
+    def with_default(self, argument: str, value: Any, name: str) -> Source:
+        """Return this source with an argument, if its function has such a parameter and was not given it."""
+        try:
+            known = inspect.signature(self._maker(name)).parameters
+        except ValueError:  # a builtin has no signature
+            return self
+        given = dict(self.arguments)
+        return replace(self, arguments=tuple(({argument: value} | given).items())) if argument in known else self
+
+    def _maker(self, name: str) -> Any:
+        return import_function(self.function, name) if self.code is None else cloudpickle.loads(self.code)
+
     def make(self, name: str, *given: Any) -> Any:
         """Make a network from what the setting ``name`` gives to the function."""
-        maker = import_function(self.function, name) if self.code is None else cloudpickle.loads(self.code)
+        maker = self._maker(name)
         arguments = dict(self.arguments)
         try:
             inspect.signature(maker).bind(*given, **arguments)
@@ -92,7 +132,13 @@ class Source:
     def __str__(self) -> str:
         if self.code is not None:
             return "a function that cannot be imported"
-        return ", ".join([self.function, *(f"{name}={value!r}" for name, value in self.arguments)])
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments)
+        return f"{self.function}({arguments})" if arguments else self.function
+
+
+def _fixed(value: Any) -> Any:
+    """Return a value with tuples for lists, as it comes back from a file."""
+    return tuple(map(_fixed, value)) if isinstance(value, (list, tuple)) else value
 
 
 if TYPE_CHECKING:

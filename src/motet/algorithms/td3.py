@@ -69,15 +69,15 @@ class TD3Config(Freezing):
     """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
     """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, or its path "module:function". The module maps an observation to the action before it is squashed
-    to [-1, 1]."""
+    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
+    observation to the action before it is squashed to [-1, 1]."""
     critic: NetworkSetting = None
     """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation and an
     action [batch, numbers], scaled to [-1, 1], to a value; it is made twice."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critics share and which learns with the critics: a function of
-    (observation_space) that makes a torch.nn.Module, which maps an observation to features, or its path
-    "module:function"."""
+    (observation_space) that makes a torch.nn.Module, which maps an observation to features, its path
+    "module:function", or a name such as "parts"."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.algorithm import AlgorithmConfig
 from motet.algorithms.catalogue import ALGORITHMS, algorithm_config, short_name
-from motet.algorithms.source import NetworkSetting, Source
+from motet.algorithms.source import SHIPPED, NetworkSetting, Source
 from motet.cli.hints import unknown_keys
 from motet.errors import SettingError
 from motet.schedule import Exponential, Linear, Staged
@@ -239,7 +239,7 @@ def experiment_schema() -> dict[str, Any]:
         "propertyNames": {"not": {"enum": ["start", "end"]}},
         "additionalProperties": {"anyOf": plain},
     }
-    forms = {Staged: by_stage, Source: {"type": "string", "pattern": ":"}}
+    forms = {Staged: by_stage, Source: {"type": "string", "pattern": f":|^({'|'.join(SHIPPED)})"}}
     tables = {name: json_schema(type(algorithm_config(name)), forms) for name in ALGORITHMS}
     text = {"type": "string"}
     described = json_schema(AgentSettings, {})["properties"]

@@ -83,6 +83,8 @@ class LearnedColumns(_Columns):
     stage: Words
     phases: Words
     """With periods: the number of phases that are published."""
+    evaluations: Words
+    """With periods: the number of evaluations for which it has copied its policy aside."""
 
 
 class EpisodeColumns(_Columns):
@@ -135,6 +137,14 @@ class EvaluationColumns(_Columns):
     """Number of evaluations that were due while one was waiting already, or were lost with a process."""
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
+    begun: Numbers
+    """With periods: the number of evaluations that have begun in this session."""
+    played: Numbers
+    """With periods: the number of evaluations that have ended in this session."""
+    reaches: Numbers
+    """With periods: 1 if the last one has reached the limit, which counts as soon as the next one is due."""
+    last_period: Numbers
+    """With periods: the number of periods to play after that; 0: to the end of the run."""
 
 
 class EvaluatedColumns(_Columns):
@@ -262,7 +272,18 @@ class Board:
         self.updated.ring()  # an atomic operation, between the store before it and the loads after it
         self.last_period[0] = max(1, int(self.begun.max()))
         self.updated.ring()
-        return int(self.last_period[0])
+        return self.periods_to_play
+
+    @property
+    def periods_to_play(self) -> int:
+        """With periods: the number of periods to play; 0: to the end of the run."""
+        named = int(self.last_period[0]), int(self.evaluation.last_period[0])
+        return min((number for number in named if number), default=0)
+
+    @property
+    def evaluation_waits(self) -> bool:
+        """With periods: whether an evaluation is due that has not begun, since the one before has not ended."""
+        return float(self.learned.evaluations.min()) > float(self.evaluation.begun[0])
 
     @property
     def pausing(self) -> bool:

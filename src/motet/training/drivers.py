@@ -316,7 +316,7 @@ def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bo
         ready = may_continue()
         if ready and int(board.evaluated_round[0]) >= actor.rounds:
             return
-        pulse.waits_for(Wait.EVALUATOR if ready else Wait.LEARNERS)
+        pulse.waits_for(Wait.EVALUATOR if ready or board.evaluation_waits else Wait.LEARNERS)
         board.updated.wait(seen, 0.1)
         pulse.works()
 
@@ -342,7 +342,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         _refresh_surely(kept, f"the vault of stack {stack}")
         version = restore(algorithm, members, kept, record)
     elif record is not None:
-        record.restore(record.words, [member.reader for member in members])
+        record.restore(record.words, record.evaluations, [member.reader for member in members])
     return Learner(
         algorithm,
         members,
@@ -375,10 +375,11 @@ def _member(shared: SharedMemory, number: int, batch: Batch, record: StackRecord
         seed=seed_for(shared.roster.seed, _READER, number),
     )
     publisher = shared.publications[number].publisher()
+    aside = shared.asides[number].publisher() if shared.asides else None
     steps = partial(shared.steps, number)
     if record is not None:
         steps = partial(_steps_recorded, shared, record, number)
-    return StackMember(reader, steps, publisher, reader.bind(batch))
+    return StackMember(reader, steps, publisher, aside, reader.bind(batch))
 
 
 def _steps_recorded(shared: SharedMemory, record: StackRecord, policy: int) -> int:

@@ -41,7 +41,6 @@ def check_in_periods(run: Run) -> None:
         "self_play": settings.self_play,
         "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
         and any(stage.clear_replay_on_stage for stage in stages),
-        "evaluations during training": settings.evaluate_every is not None or settings.evaluate_every_s is not None,
     }
     for what, is_asked in asked.items():
         if is_asked:
@@ -250,7 +249,7 @@ def _serial_evaluations(run: Run, shared: SharedMemory, serial: Serial) -> Evalu
     if plan is None:
         return None
     Evaluations.begin(shared, plan)
-    return Evaluations(shared, plan, run.path, insists=True, steps=lambda: serial.steps)
+    return Evaluations.make(shared, plan, run.path, insists=True, steps=lambda: serial.steps)
 
 
 def _warn_of_new_streams(run: Run, serial: Serial, is_old: bool) -> None:

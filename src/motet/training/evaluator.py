@@ -3,9 +3,12 @@
 Policies of any origin are evaluated by ``motet.evaluation``.
 
 In lockstep and in serial runs evaluations take place at the end of a round: actors and learners wait, the versions of
-that round are played, and no evaluation is skipped. Otherwise a separate process plays while training continues. It
-copies the newest versions when an evaluation is due, also while it still plays the one before; then at most one waits,
-and further ones are skipped and counted. When the other processes have ended, the final weights are evaluated.
+that round are played, and no evaluation is skipped. None is skipped in reproducible runs either: their learners copy
+the policies of the phase aside, and actors wait only when the next evaluation is due (:mod:`motet.pace`).
+
+Otherwise a separate process plays while training continues. It copies the newest versions when an evaluation is due,
+also while it still plays the one before; then at most one waits, and further ones are skipped and counted. When the
+other processes have ended, the final weights are evaluated.
 
 The evaluator reads published versions. It writes one line for each evaluation to ``evaluation.jsonl`` in the run
 directory, and the newest result to the board. The policies of the best evaluation so far are kept in ``best/``, beside
@@ -26,6 +29,7 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour, make_behaviour
 from motet.policy import PLAYER, EpisodeState
+from motet.publication import GivenVersion, Subscriber
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
@@ -266,6 +270,12 @@ class _Request(NamedTuple):
     weights: list[npt.NDArray[np.float32]]
     headers: list[dict[str, Any]]
 
+    def add(self, policy: LearnedPolicy, subscriber: Subscriber, version: int) -> None:
+        """Copy what the subscriber of the next policy holds. ``version``: its number."""
+        self.versions.append(version)
+        self.weights.append(subscriber.weights.copy())
+        self.headers.append({name: np.array(subscriber[name])[()] for name in policy.config.header})
+
 
 class Evaluations:
     """The evaluations of a run: decides when one is due, plays it, and writes the result to board and run directory.
@@ -310,6 +320,11 @@ class Evaluations:
     def close(self) -> None:
         """End the processes of isolated partners."""
         self._trial.close()
+
+    @staticmethod
+    def make(shared: SharedMemory, plan: EvaluationPlan, *given: Any, **more: Any) -> Evaluations:
+        """Make the evaluations of a run, reproducible or not."""
+        return (PhaseEvaluations if shared.asides else Evaluations)(shared, plan, *given, **more)
 
     @staticmethod
     def begin(shared: SharedMemory, plan: EvaluationPlan) -> None:
@@ -370,14 +385,18 @@ class Evaluations:
 
         The last one is left out if the newest evaluation was of the same step and weights.
         """
-        while self._waiting is not None:
-            self.play()
+        self._play_waiting()
         last, before = self._request(self._steps(), insists=True), self._played
         if last is None:
             return
         if before is not None and before.step == last.step and all(map(np.array_equal, before.weights, last.weights)):
             return
         self._play(last)
+
+    def _play_waiting(self) -> None:
+        """Play the evaluation that waits, if any."""
+        while self._waiting is not None:
+            self.play()
 
     def _turn(self) -> None:
         """Show that the process is alive. Beside the training, also notice that the next evaluation is due."""
@@ -395,9 +414,7 @@ class Evaluations:
                 subscriber.refresh()
             if not subscriber.version:
                 return None
-            request.versions.append(subscriber.version)
-            request.weights.append(subscriber.weights.copy())
-            request.headers.append({name: np.array(subscriber[name])[()] for name in policy.config.header})
+            request.add(policy, subscriber, subscriber.version)
         return request
 
     def _play(self, request: _Request) -> None:
@@ -425,7 +442,64 @@ class Evaluations:
         row.count[0] = count + 1
         limits = (plan.until_return, outcome.team), (plan.until_score, outcome.score)
         if any(limit is not None and value >= limit for limit, value in limits):
+            self._reach()
+
+    def _reach(self) -> None:
+        """End the run, since an evaluation has reached ``until_return`` or ``until_score``."""
+        self._shared.board.evaluation.reached[0] = 1
+
+
+class PhaseEvaluations(Evaluations):
+    """The evaluations of a reproducible run, of policies that learners have copied aside, one after the other.
+
+    The evaluator shows that one has begun when the one before has ended. Until then no actor begins a further period.
+    So it is known then whether the one before ends the run, and when.
+    """
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._insists = True  # it is not asked meanwhile
+        self._given = GivenVersion()
+        self._asides = [aside.subscriber(self._given) for aside in self._shared.asides]
+
+    def due(self) -> bool:
+        """Whether there is an evaluation to play."""
+        board = self._shared.board
+        return not self.reached and float(board.learned.evaluations.min()) > float(board.evaluation.played[0])
+
+    def play(self) -> bool:
+        """Play the next evaluation, if one is due; return whether there was one."""
+        board = self._shared.board
+        row = board.evaluation
+        if not self.due():
+            return False
+        number = int(row.played[0]) + 1  # of a restarted evaluator: the one that was being played
+        self._given.number = number
+        for aside in self._asides:
+            aside.refresh()
+        phases = int(self._asides[0]["phases"])
+        if row.reaches[0]:
+            row.last_period[0] = self._shared.roster.pace.last_after(phases)
             row.reached[0] = 1
+        row.begun[0] = np.inf if self.reached else number
+        board.updated.ring()
+        if self.reached:
+            return False
+        request = _Request(max(int(aside["published_step"]) for aside in self._asides), [], [], [])
+        for policy, aside in zip(self._shared.roster.policies, self._asides, strict=True):
+            request.add(policy, aside, phases + 1)
+        self._play(request)
+        row.played[0] = number
+        return True
+
+    def _play_waiting(self) -> None:
+        """Play all that are due."""
+        while self.play():
+            pass
+
+    def _reach(self) -> None:
+        """Note that the result ends the run as soon as the next evaluation is due."""
+        self._shared.board.evaluation.reaches[0] = 1
 
 
 def _set_due(shared: SharedMemory, plan: EvaluationPlan, step: int) -> None:
@@ -446,16 +520,17 @@ def play_evaluator(shared: SharedMemory, plan: EvaluationPlan, directory: Path |
     """Run the evaluator process.
 
     In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
-    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits. When the
-    other processes have ended, it plays the last evaluation, unless the supervisor decides that there is none.
+    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits, with
+    periods only if two are due. When the other processes have ended, it plays the last evaluation, unless the
+    supervisor decides that there is none.
     """
     host_partners(shared.roster.partners, shared.hide_from_children)
     board, roster = shared.board, shared.roster
     pulse = board.pulse(roster.actors + len(roster.processes))
     pulse.start(os.getpid())
     waited_for = int(board.evaluated_round[0]) != FINISHED
-    evaluations = Evaluations(shared, plan, directory, waited_for, pulse.beat)
-    drive = _by_rounds if waited_for else _beside
+    evaluations = Evaluations.make(shared, plan, directory, waited_for, pulse.beat)
+    drive = _by_rounds if waited_for else _by_phases if shared.asides else _beside
     drive(shared, evaluations, pulse)
     while (last := board.last_evaluation) is None:
         pulse.waits_for(Wait.LEARNERS_END)
@@ -470,6 +545,16 @@ def _beside(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> Non
         pulse.waits_for(Wait.EVALUATION)
         if not evaluations.play():
             time.sleep(0.01)
+
+
+def _by_phases(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:
+    board = shared.board
+    while not board.stopping:
+        seen = board.updated.count
+        if not evaluations.play():
+            pulse.waits_for(Wait.EVALUATION)
+            board.updated.wait(seen, 0.1)
+            pulse.works()
 
 
 def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> None:

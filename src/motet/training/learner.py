@@ -115,6 +115,8 @@ class StackMember:
     steps: Callable[[], int]
     """Returns the number of steps that its agents have done."""
     publisher: PolicySink
+    aside: PolicySink | None
+    """Where it copies the policies of phases after which an evaluation is due; None if there are none."""
     batch: Any
     """The reader's batch, whose arrays are this policy's part of the stacked one."""
     stage: int = 0
@@ -153,7 +155,7 @@ def restore(
 ) -> int:
     """Restore the state from a vault's subscriber, which must have been refreshed; return its version."""
     if record is not None:
-        record.restore(vault["record"], [policy.reader for policy in policies])
+        record.restore(vault["record"], vault["evaluations"], [policy.reader for policy in policies])
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
@@ -298,12 +300,15 @@ class Learner:
     def _hand_out(self) -> None:
         """Give rows back to the writers and publish the weights of the version in the vault, in this order.
 
-        A restarted learner repeats this, since it may have died between these operations.
+        A restarted learner repeats this, since it may have died between these operations. It does not publish a version
+        that is announced already: the next slot in turn may hold a version that is still needed.
         """
         if self.once:
             for member in self.members:
                 member.reader.release()
         weights, version = self.algorithm.weights(), self._version
+        if self._record is not None:
+            self._copy_aside(weights, int(self._record.evaluations[1]))
         for i, member in enumerate(self.members):
             if member.publisher.announced < version:
                 header = self.algorithm.header(member.step, i)
@@ -312,13 +317,23 @@ class Learner:
         if self._record is not None:
             self._learned.phases[self.policies] = self.phases
 
+    def _copy_aside(self, weights: npt.NDArray[np.float32], evaluation: int) -> None:
+        """Copy the policies aside if an evaluation of them is due, the last of so many."""
+        for i, member in enumerate(self.members):
+            if member.aside is not None and member.aside.announced < evaluation:
+                header = self.algorithm.header(member.step, i)
+                member.aside.publish(
+                    weights[i], version=evaluation, published_step=member.step, phases=self.phases, **header
+                )
+        self._learned.evaluations[self.policies] = evaluation
+
     def state(self) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Return the present state in the form of the vault: flat states, and the header by name. Changes nothing."""
         algorithm, members = self.algorithm, self.members
         algorithm.save()
         more: dict[str, Any] = {}
         if self._record is not None:
-            more["record"] = self._record.words
+            more["record"], more["evaluations"] = self._record.words, self._record.evaluations
             if self._record.priorities:
                 more["priorities"] = np.zeros((len(members), self._record.priorities), np.float32)
                 for member, row in zip(members, more["priorities"], strict=True):

@@ -40,11 +40,20 @@ class Records:
         roster: the roster of the run.
         replays: the replays of the policies.
         board: where actors show how many periods they have ended.
+        steps_before: steps of each policy before its replay began.
         segment: a segment with room for :meth:`layout`.
     """
 
-    def __init__(self, roster: Roster, replays: Sequence[Replay], board: Board, segment: Segment) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        replays: Sequence[Replay],
+        board: Board,
+        steps_before: Sequence[int],
+        segment: Segment,
+    ) -> None:
         self._roster, self._replays, self._board, self._segment = roster, replays, board, segment
+        self._steps_before = steps_before
         for i in range(len(roster.policies)):
             self._of(i)[...] = 0
 
@@ -96,6 +105,17 @@ class Records:
         record = self.read(policy, phase)
         return int(record[:, _HEAD].sum() - record[:, _FINALS].sum())
 
+    def evaluation_after(self, phase: int) -> int | None:
+        """Return the number of the newest evaluation that is due after a phase; None if the phase is the last one.
+
+        It may only be asked while the phase is not published.
+        """
+        every, before = self._roster.evaluate_every, self._steps_before
+        if not every:
+            return None
+        steps = max(before[policy] + self.steps(policy, phase) for policy in range(len(before)))
+        return None if steps >= self._roster.steps else steps // every
+
 
 class ActorPeriods:
     """The periods of one actor.
@@ -117,11 +137,11 @@ class ActorPeriods:
     def begin(self) -> bool:
         """Begin the next period if the pace allows it; return whether it does, or there is none."""
         board, period = self._board, int(self._board.periods[self._index])
-        if not self._pace.may_begin(period, int(board.learned.phases.min())):
+        if not self._pace.may_begin(period, int(board.learned.phases.min())) or board.evaluation_waits:
             return False
         board.begun[self._index] = period + 1
         board.acted.ring()  # an atomic operation: see Board.name_last_period
-        pauses, last = board.pausing, int(board.last_period[0])
+        pauses, last = board.pausing, board.periods_to_play
         if pauses and not last:
             return False
         self.over = 0 < last <= period
@@ -165,6 +185,8 @@ class StackRecord:
         self._records, self._policies, self._settings, self._room = records, tuple(policies), settings, room
         self.priorities = _size_of(spec) if settings.prioritised else 0
         """Number of priorities of each policy that its vault holds too."""
+        self.evaluations: npt.NDArray[np.int64] = np.zeros(2, np.int64)
+        """The number of the newest evaluation that is due after the phase, and how many have been in this session."""
         self._position = {policy: i for i, policy in enumerate(policies)}
         self.words: npt.NDArray[np.uint64] = np.stack([np.zeros_like(records.read(p, 0)) for p in policies])
         """The record of each policy, ``[policies, lanes, 2]``."""
@@ -172,18 +194,27 @@ class StackRecord:
     @staticmethod
     def header(policies: int, spec: ReplaySpec, prioritised: bool) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return the part of a vault's header that holds it, and all priorities: shape and dtype by name."""
-        items: dict[str, tuple[tuple[int, ...], str]] = {"record": ((policies, spec.n_lanes, 2), "uint64")}
+        items: dict[str, tuple[tuple[int, ...], str]] = {
+            "record": ((policies, spec.n_lanes, 2), "uint64"),
+            "evaluations": ((2,), "int64"),
+        }
         if prioritised:
             items["priorities"] = (policies, _size_of(spec)), "float32"
         return items
 
     def turn_to(self, phase: int, readers: Sequence[LimitedReader]) -> None:
         """Let the readers look at the record of a phase. Every actor must have ended its period."""
-        self.restore(np.stack([self._records.read(policy, phase) for policy in self._policies]), readers)
+        words, due = np.stack([self._records.read(policy, phase) for policy in self._policies]), self.evaluations
+        number = self._records.evaluation_after(phase)
+        if number is not None and number > due[0]:
+            due = np.array([number, due[1] + 1], np.int64)
+        self.restore(words, due, readers)
 
-    def restore(self, words: npt.NDArray[np.uint64], readers: Sequence[LimitedReader]) -> None:
+    def restore(
+        self, words: npt.NDArray[np.uint64], evaluations: npt.NDArray[np.int64], readers: Sequence[LimitedReader]
+    ) -> None:
         """Let the readers look at a record that was saved."""
-        self.words = words.copy()
+        self.words, self.evaluations = words.copy(), evaluations.copy()
         for reader, lanes in zip(readers, words, strict=True):
             reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._room)
 

@@ -138,6 +138,8 @@ class Roster:
     """Folder of the file that holds the replays; None if they are in memory."""
     win_rule: WinRule | None = None
     """How a two-player world says that a game is won; None if it does not."""
+    evaluate_every: int = 0
+    """With periods: steps between two evaluations of the policies of phases; 0: there are none."""
 
     @property
     def masked(self) -> list[bool]:
@@ -288,6 +290,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         partners=fixed,
         replay_directory=settings.replay_directory,
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
+        evaluate_every=(settings.evaluate_every or 0) if settings.in_periods else 0,
     )
     _check_in_periods(roster)
     return roster

@@ -90,7 +90,8 @@ class Settings:
     evaluate_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
     self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
-    serial, training pauses at the end of a round until it is done."""
+    serial, training pauses at the end of a round until it is done; in reproducible runs, only when the next one is
+    due."""
     evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
     """Seconds between evaluations, instead of evaluate_every or beside it. With either, the last evaluation is of the
     final weights, whatever ended the run."""
@@ -154,6 +155,11 @@ class Settings:
                     f"{name} is not valid with reproducible or period (got {given!r}): there is one version for each "
                     "period, and period and ahead say when it is used"
                 )
+        if self.evaluate_every_s is not None:
+            raise SettingError(
+                f"evaluate_every_s is not valid with reproducible or period (got {self.evaluate_every_s!r}): a clock "
+                "would choose the versions that are evaluated; fix: use evaluate_every"
+            )
 
     @property
     def step_limit(self) -> int:

@@ -45,6 +45,10 @@ class SharedMemory:
             layout |= Publication.layout(
                 policy.sizes.weights, _header(policy), slots=policy.slots, prefix=f"policy{i}/publication"
             )
+            if roster.evaluate_every:
+                layout |= Publication.layout(
+                    policy.sizes.weights, _aside_header(policy), slots=roster.pace.asides, prefix=f"policy{i}/aside"
+                )
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
@@ -88,7 +92,21 @@ class SharedMemory:
         self.records: Records | None = None
         """Where lanes stood at the ends of periods; None without periods."""
         if roster.pace.period:
-            self.records = Records(roster, self.replays, self.board, segment)
+            self.records = Records(roster, self.replays, self.board, self.steps_before, segment)
+        self.asides: list[Publication] = []
+        """With periods and evaluations: copies of the policies that are to be evaluated, by policy; else empty."""
+        if roster.evaluate_every:
+            self.asides = [
+                Publication(
+                    policy.sizes.weights,
+                    _aside_header(policy),
+                    slots=roster.pace.asides,
+                    checked=roster.checked,
+                    segment=segment,
+                    prefix=f"policy{i}/aside",
+                )
+                for i, policy in enumerate(policies)
+            ]
 
     @property
     def size(self) -> int:
@@ -174,3 +192,11 @@ def _header(policy: LearnedPolicy) -> dict[str, ArraySpec]:
     if "published_step" in header:
         raise SettingError("header must not contain 'published_step', which every publication already has")
     return {"published_step": ArraySpec(dtype="int64"), **header}
+
+
+def _aside_header(policy: LearnedPolicy) -> dict[str, ArraySpec]:
+    """The header of the policies that are copied aside for evaluations: also the number of phases that are done."""
+    header = _header(policy)
+    if "phases" in header:
+        raise SettingError("header must not contain 'phases', which evaluations of reproducible runs need")
+    return {**header, "phases": ArraySpec(dtype="int64")}
