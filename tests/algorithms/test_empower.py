@@ -444,7 +444,7 @@ def test_what_cannot_be_learned_is_refused():
         EmpowerConfig().replay(plain.action_spaces[0], plain.action_spaces[0])
     with pytest.raises(SettingError, match="humans must be a function"):
         OneMind(BushCorridor(), goals=STANDING, human_agents=[1, 2], robot_agents=[0])
-    with pytest.raises(SettingError, match="human_agents and robot_agents must be different agents"):
+    with pytest.raises(SettingError, match="human_agents and robot_agents must be non-empty and disjoint"):
         OneMind(BushCorridor(), goals=STANDING)
     assert OneMind(Rooms("freeing")).coded.goals_of == (13,)
     with pytest.raises(SettingError, match="world must be a model"):

@@ -141,6 +141,11 @@ def test_automatic_display(monkeypatch):
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(isatty=lambda: True))
     assert show.resolved("auto") == "table"
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    for shell, kind in ((None, "table"), (types.SimpleNamespace(kernel=None), "table")):
+        monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert show.resolved("auto") == kind, "imported, but this is no notebook"
+    shell = types.SimpleNamespace(kernel="a kernel")
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     assert show.resolved("auto") == "lines"
     assert show.resolved("off") == "off"
 

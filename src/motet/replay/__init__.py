@@ -10,7 +10,6 @@ from motet.replay.replay import (
     Writers,
     rewound,
     step_counter,
-    stored_rows,
 )
 from motet.replay.spec import ReplaySpec
 
@@ -26,5 +25,4 @@ __all__ = [
     "Writers",
     "rewound",
     "step_counter",
-    "stored_rows",
 ]

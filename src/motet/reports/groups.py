@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
@@ -128,7 +128,12 @@ def _completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Older versions of motet did not have all settings, and a world's settings are given only if they are not the
     defaults. Only classes of motet are asked for their defaults: a report runs no other code.
     """
-    every = [part for one in configs for part in (one["world"], one["settings"], *one["agents"].values())]
+    every = [
+        part
+        for one in configs
+        for whole in (one["world"], one["settings"], *one["agents"].values())
+        for part in _with_parts(whole)
+    ]
     given: dict[str, dict[str, None]] = {}
     for part in every:
         given.setdefault(_path(part), {}).update(dict.fromkeys(_given(part)))
@@ -149,6 +154,18 @@ def _path(part: Mapping[str, Any]) -> str:
     return str(part.get("class") or part.get("path") or "")
 
 
+def _with_parts(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield settings, and the settings of dataclasses among them."""
+    yield whole
+    for value in _given(whole).values():
+        if _is_part(value):
+            yield from _with_parts(value)
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, Mapping) and "class" in value
+
+
 def _given(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a dataclass, or of a world."""
     found = part if "class" in part else part.get("settings")
@@ -159,10 +176,9 @@ def _filled(
     part: Mapping[str, Any], given: Mapping[str, Mapping[str, None]], known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     path = _path(part)
-    more = {name: known[path][name] for name in given[path] if name not in _given(part) and name in known[path]}
-    if not more:
-        return dict(part)
-    return {**part, **more} if "class" in part else {**part, "settings": {**_given(part), **more}}
+    whole = {name: _filled(value, given, known) if _is_part(value) else value for name, value in _given(part).items()}
+    whole |= {name: known[path][name] for name in given[path] if name not in whole and name in known[path]}
+    return whole if "class" in part else {**part, "settings": whole} if whole else dict(part)
 
 
 def _defaults(path: str, names: Iterable[str]) -> dict[str, Any]:

@@ -36,9 +36,16 @@ def resolved(display: DisplayChoice) -> Literal["table", "lines", "off"]:
         raise SettingError(f"display must be one of {', '.join(typing.get_args(DisplayChoice))}, got {display!r}")
     if display != "auto":
         return display
-    if "ipykernel" in sys.modules:
+    if _in_notebook():
         return "lines"
     return "table" if sys.stdout is not None and sys.stdout.isatty() else "off"
+
+
+def _in_notebook() -> bool:
+    """Return whether this process executes the cells of a notebook. Having imported its libraries is not enough."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 class Show:

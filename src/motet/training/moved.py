@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from motet.placement import Cluster
-from motet.replay import stored_rows
+from motet.replay.replay import stored_rows
 from motet.runs.checkpoint import Checkpoint
 from motet.training.league import dealt_again
 from motet.training.roster import Roster
