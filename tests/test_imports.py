@@ -48,6 +48,7 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "_recurrent_network",
         "modules",
     )
 }

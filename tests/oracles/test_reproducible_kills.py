@@ -16,6 +16,9 @@ ALGORITHMS = {
     "stand-in": DyingStandIn(),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
+    "memory": DyingPPO(
+        **{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,), memory="gru", memory_size=8, sequence_length=4
+    ),
 }
 LAST = 31  # the version of the last phase: 600 rounds are 30 periods
 
@@ -62,6 +65,6 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["prioritised", "once"])
+@pytest.mark.parametrize("name", ["prioritised", "once", "memory"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
