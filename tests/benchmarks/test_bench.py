@@ -28,6 +28,7 @@ NAMES = {
     },
     "bell": {"roundtrip_vs_queue", "roundtrip_busy_vs_queue", "joint8_vs_queue"},
     "learner": {"own_vs_shipped", "own_vs_sb3", "own_stacked_vs_loop", "own_acting"},
+    "empower": {"two_actors_vs_one", "update_ms"},
     "isolation": {
         "decision_vs_queue", "joint8_vs_queue", "parallel_thinking", "pooled_vs_fresh", "jobs2_vs_1", "start_s",
     },
