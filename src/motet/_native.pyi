@@ -128,6 +128,8 @@ class LaneReader:
         prioritised: bool,
         alpha: float,
         epsilon: float,
+        length: int,
+        burn_in: int,
         seed: npt.NDArray[np.uint64],
     ) -> LaneReader: ...
     @property
