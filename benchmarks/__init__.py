@@ -38,6 +38,7 @@ BENCHES = {
     "plan": "benchmarks.plan",
     "learner": "benchmarks.learner",
     "train": "benchmarks.train",
+    "reproducible": "benchmarks.reproducible",
     "collect": "benchmarks.collect",
     "isolation": "benchmarks.isolation",
     "ray": "benchmarks.ray",
