@@ -39,6 +39,7 @@ BENCHES = {
     "learner": "benchmarks.learner",
     "empower": "benchmarks.empower",
     "train": "benchmarks.train",
+    "reproducible": "benchmarks.reproducible",
     "collect": "benchmarks.collect",
     "isolation": "benchmarks.isolation",
     "ray": "benchmarks.ray",

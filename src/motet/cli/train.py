@@ -17,7 +17,7 @@ from motet.cli.flags import TrainRequest, WandbFlags
 from motet.errors import SettingError
 from motet.runs.status import new_directory
 from motet.text import plain
-from motet.training.run import resume as go_on
+from motet.training.run import resume as resume_run
 from motet.training.run import train as begin
 from motet.training.seeds import train_seeds
 
@@ -100,7 +100,7 @@ def resume(
     """
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    result = go_on(
+    result = resume_run(
         run,
         steps=steps,
         episodes=episodes,
