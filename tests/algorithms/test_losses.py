@@ -341,6 +341,8 @@ def test_contradictory_settings_are_refused() -> None:
         Plain()
     with pytest.raises(SettingError, match="length must be an int >= 1 with once=True, got 0"):
         foreign.A2C(length=0)
+    with pytest.raises(SettingError, match="length must be 0 with once=False, got 4"):
+        foreign.MyDQN(length=4)
     with pytest.raises(SettingError, match="priority must be given with prioritised=True"):
         broken(loss=lambda self, n, t, b: Loss(n.q(b.observation).mean())).__class__(**VALUES, prioritised=True).sizes(
             VECTOR, N

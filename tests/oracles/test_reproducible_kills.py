@@ -14,6 +14,7 @@ from motet.training.settings import Settings
 AT_ONCE = RestartLimits(restarts=10_000, back_off_s=0.001)
 ALGORITHMS = {
     "stand-in": DyingStandIn(),
+    "sequences": DyingStandIn(length=6, burn_in=2, n_step=2, prioritised=True, capacity=400),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
     "own loss": DyingLoss(**LOSS),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
@@ -63,6 +64,6 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["prioritised", "own loss", "once"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)

@@ -236,6 +236,8 @@ class LossConfig:
         check_config(self)
         if not self.once:
             check_min_rows(self)
+            if self.length:
+                raise SettingError(f"length must be 0 with once=False, got {self.length}")
         self._reader({})
 
     # ---- what a user writes
