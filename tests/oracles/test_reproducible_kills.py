@@ -4,8 +4,8 @@ import functools
 from dataclasses import replace
 
 import pytest
-from support.dying import DyingDQN, DyingPPO, DyingStandIn
-from test_lockstep import HUNT, ONCE, SMALL, fingerprint
+from support.dying import DyingDQN, DyingLoss, DyingPPO, DyingStandIn
+from test_lockstep import HUNT, LOSS, ONCE, SMALL, fingerprint
 
 from motet.system.supervisor import RestartLimits
 from motet.training.run import train
@@ -14,7 +14,9 @@ from motet.training.settings import Settings
 AT_ONCE = RestartLimits(restarts=10_000, back_off_s=0.001)
 ALGORITHMS = {
     "stand-in": DyingStandIn(),
+    "sequences": DyingStandIn(length=6, burn_in=2, n_step=2, prioritised=True, capacity=400),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
+    "own loss": DyingLoss(**LOSS),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
     "memory": DyingPPO(
         **{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,), memory="gru", memory_size=8, sequence_length=4
@@ -65,6 +67,6 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["prioritised", "once", "memory"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once", "memory"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)

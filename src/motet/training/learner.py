@@ -425,7 +425,7 @@ class Learner:
             for stage, member in zip(reached, members, strict=True):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
                     member.reader.forget()
-                    member.awaits = max(self._settings.min_rows, self._settings.batch_size)
+                    member.awaits = max(-(-self._settings.min_rows // self._settings.stride), self._settings.batch_size)
                 member.stage = max(member.stage, stage)
             self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()
