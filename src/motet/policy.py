@@ -10,6 +10,7 @@ two levels, made from a :class:`WorldDescription`: its ``agent_policy(agent)`` r
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -298,6 +299,8 @@ class RandomPolicy:
             self._n = None  # MultiBinary has an n too
         if self._n is None and not hasattr(action_space, "sample"):
             raise SettingError(f"action space must be a Gymnasium space, got {action_space!r}")
+        if self._n is None:  # others may draw from the same object
+            self._space = copy.deepcopy(action_space)
         self._rng = np.random.default_rng(0)
 
     def reset(self, seed: int) -> None:

@@ -24,6 +24,8 @@ ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
     "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=200),
+    "stand-in, sequences": StandIn(length=6, burn_in=2, n_step=2, capacity=400),
+    "stand-in, prioritised sequences": StandIn(length=7, burn_in=3, prioritised=True, capacity=200),
     "dqn": DQNConfig(**SMALL),
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
     "own network": DQNConfig(network=mlp, **SMALL),

@@ -16,6 +16,7 @@ AT_ONCE = RestartLimits(restarts=10_000, back_off_s=0.001)
 CLEARED = Stages({"early": 100, "late": None}, clear_replay_on_stage=("late",))
 ALGORITHMS = {
     "stand-in": DyingStandIn(),
+    "sequences": DyingStandIn(length=6, burn_in=2, n_step=2, prioritised=True, capacity=400),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
     "cleared": DyingDQN(hidden=(16,), min_rows=16, batch_size=16, prioritised=True, stages=CLEARED),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
@@ -65,7 +66,7 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["prioritised", "once"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "once"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
 

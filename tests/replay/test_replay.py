@@ -860,9 +860,9 @@ def test_bad_readers(settings, message):
 
 def test_a_once_reader_has_no_steps_and_no_priorities():
     replay = make(once=True)
-    for settings in ({"n_step": 2}, {"prioritised": True}):
+    for settings in ({"n_step": 2}, {"prioritised": True}, {"length": 2}):
         with pytest.raises(
-            SettingError, match="n_step must be 1 and prioritised False in a replay with once=True, got"
+            SettingError, match="n_step must be 1, prioritised False and length 0 in a replay with once=True, got"
         ):
             replay.reader(**settings)
 

@@ -371,6 +371,8 @@ def _member(shared: SharedMemory, number: int, batch: Batch, record: StackRecord
         gamma=settings.gamma,
         prioritised=settings.prioritised,
         alpha=settings.alpha,
+        length=settings.length if settings.sequences else 0,
+        burn_in=settings.burn_in,
         shares=policy.partitions,
         seed=seed_for(shared.roster.seed, _READER, number),
     )

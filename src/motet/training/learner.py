@@ -428,7 +428,7 @@ class Learner:
                         member.reader.forget()
                     else:
                         self._record.clear(i, self.phases, member.reader)
-                    member.awaits = max(self._settings.min_rows, self._settings.batch_size)
+                    member.awaits = max(-(-self._settings.min_rows // self._settings.stride), self._settings.batch_size)
                 member.stage = max(member.stage, stage)
             self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()

@@ -197,7 +197,8 @@ class WholeBatch:
         try:
             if self._behaviour is not None:
                 return [self._carried.ask(self._behaviour, turn.at, turn.observation, turn.mask, explore=False)[0]]
-            return [self._checked(self._ask(turn.observation, turn.mask), turn)]
+            own_mask = None if turn.mask is None else turn.mask.copy()
+            return [self._checked(self._ask(turn.observation, own_mask), turn)]
         except PolicyFailure as failure:
             raise self._fixed.failure(failure) from failure
         except BaseException as error:
