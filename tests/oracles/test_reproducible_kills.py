@@ -4,8 +4,8 @@ import functools
 from dataclasses import replace
 
 import pytest
-from support.dying import DyingDQN, DyingPPO, DyingStandIn
-from test_lockstep import HUNT, ONCE, SMALL, fingerprint
+from support.dying import DyingDQN, DyingLoss, DyingPPO, DyingStandIn
+from test_lockstep import HUNT, LOSS, ONCE, SMALL, fingerprint
 
 from motet.schedule import Stages
 from motet.system.supervisor import RestartLimits
@@ -19,6 +19,7 @@ ALGORITHMS = {
     "sequences": DyingStandIn(length=6, burn_in=2, n_step=2, prioritised=True, capacity=400),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
     "cleared": DyingDQN(hidden=(16,), min_rows=16, batch_size=16, prioritised=True, stages=CLEARED),
+    "own loss": DyingLoss(**LOSS),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
 }
 LAST = 31  # the version of the last phase: 600 rounds are 30 periods
@@ -66,7 +67,7 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["sequences", "prioritised", "once"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
 
