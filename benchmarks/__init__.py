@@ -37,6 +37,7 @@ BENCHES = {
     "bell": "benchmarks.bell",
     "plan": "benchmarks.plan",
     "learner": "benchmarks.learner",
+    "empower": "benchmarks.empower",
     "train": "benchmarks.train",
     "reproducible": "benchmarks.reproducible",
     "collect": "benchmarks.collect",
