@@ -342,7 +342,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         _refresh_surely(kept, f"the vault of stack {stack}")
         version = restore(algorithm, members, kept, record)
     elif record is not None:
-        record.restore(record.words, record.evaluations, [member.reader for member in members])
+        record.limit([member.reader for member in members])
     return Learner(
         algorithm,
         members,
