@@ -1,7 +1,4 @@
-"""Play a policy that `motet export RUN --torch FILE` wrote. This needs torch and gymnasium, but not motet.
-
-python examples/play_exported.py FILE [WORLD]
-"""
+"""Play a policy that `motet export RUN --torch FILE` wrote, without motet: play_exported.py FILE [WORLD]."""
 
 import sys
 from functools import reduce
@@ -13,11 +10,12 @@ from torch import nn
 
 
 class Policy(nn.Module):
-    def __init__(self, file):
+    def __init__(self, file, own=None):  # own: the network, if the policy has one that is not made of torch's layers
         super().__init__()
         saved = torch.load(file, weights_only=True)
-        self.about = about = saved["about"]
-        self.layers = nn.ModuleList(getattr(nn, name)(*given) for name, *given in about["layers"])
+        self.about, make = saved["about"], {"own": lambda _: own}
+        made = [(make.get(name) or getattr(nn, name))(*given) for name, *given in self.about["layers"]]
+        self.layers = nn.ModuleList(made)
         self.mean, self.scale = (nn.Buffer(saved["state_dict"][name]) for name in ("mean", "scale"))
         self.load_state_dict(saved["state_dict"])
 
@@ -35,8 +33,7 @@ class Policy(nn.Module):
 
     def numbers(self, observation, path, classes, start, **_):
         array = reduce(getitem, path, observation)  # a part of a dict or tuple
-        if classes:
-            array = array.reshape(len(array), -1, 1) == torch.arange(start, start + classes)
+        array = array[..., None] == torch.arange(start, start + classes) if classes else array
         return array.reshape(len(array), -1).float()
 
     def decide(self, x, mask, shape, counts=(), start=(), squash=False, half=1, middle=0, low=None, high=None):
@@ -48,17 +45,16 @@ class Policy(nn.Module):
         return x.clamp(torch.tensor(low), torch.tensor(high)).reshape(-1, *shape)
 
 
-def main(file, name):
+def main(file, name="CartPole-v1"):
     policy, world = Policy(file), gymnasium.make(name)
     for episode in range(5):
-        (seen, _), over, total = world.reset(seed=episode), False, 0.0
-        state = torch.zeros(1, policy.about["state_size"])
+        seen, state, total, over = world.reset(seed=episode)[0], torch.zeros(1, policy.about["state_size"]), 0, False
         while not over:
             action, state = policy(torch.as_tensor(seen)[None], state)
             seen, reward, terminated, truncated, _ = world.step(action[0].numpy())
-            over, total = terminated or truncated, total + float(reward)
+            total, over = total + reward, terminated or truncated
         print(f"episode {episode}: return {total:.0f}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "CartPole-v1")
+    main(*sys.argv[1:])

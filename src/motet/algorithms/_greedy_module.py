@@ -42,7 +42,8 @@ class OnRows(nn.Module):
 
     def __init__(self, plan: ModulePlan, own: nn.Module, taus: Sequence[float] = (), direct: bool = False) -> None:
         super().__init__()
-        self._plan, self.own, self._direct = plan, own, direct
+        self._plan: Any = plan
+        self.own, self._direct = own, direct
         self.state_size: int = getattr(plan, "state_size", 0)
         self.register_buffer("_taus", torch.tensor(taus), persistent=False)
 
@@ -133,7 +134,7 @@ class GreedyPolicy(nn.Module):
         scores = x[:, -sum(about["counts"]) :]
         if mask is not None:
             scores = scores.where(mask, torch.full_like(scores, -torch.inf))
-        best = torch.stack([part.argmax(1) for part in scores.split(about["counts"], 1)], 1)
+        best = torch.stack([part.argmax(1) for part in torch.split(scores, about["counts"], 1)], 1)
         return (best + torch.tensor(about["start"])).reshape(-1, *about["shape"])
 
     def _bounded(self, x: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ def dense_layers(
 def layers_of_module(plan: ModulePlan, module: nn.Module) -> list[nn.Module]:
     """Return a user's network as plain layers on rows, or in one piece if it has others."""
     shape = plan.encoder.shape
-    if plan.second or getattr(plan, "state_size", 0) or not shape:
+    if bool(plan.second) or not shape or getattr(plan, "state_size", 0) > 0:
         return [OnRows(plan, module)]
     try:
         found = list(_plain(module))

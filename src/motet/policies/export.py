@@ -78,7 +78,7 @@ def _policy(path: Path, agent: str | None, step: int | None, world: Any, trust: 
     known = [name for name in configs if name in weights]
     if agent is None and len(known) == 1:
         agent = known[0]
-    if agent not in known:
+    if agent is None or agent not in known:
         given = "none" if agent is None else repr(agent)
         raise SettingError(f"agent must be one of {', '.join(known)} of the run {str(path)!r}, got {given}")
     trust = trust or make_importable(directory.path, config)
