@@ -344,7 +344,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
     else:
         start(algorithm, [roster.policies[policy].start for policy in policies])
         if record is not None:
-            record.restore(record.words, record.evaluations, [member.reader for member in members])
+            record.limit([member.reader for member in members])
     return Learner(
         algorithm,
         members,
