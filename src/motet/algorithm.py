@@ -315,7 +315,7 @@ class StartsFromRow(Protocol):
     """Optional interface of an algorithm: how an agent starts from what an agent of another run has learned."""
 
     def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
-        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams begin anew."""
+        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams are fresh."""
         ...
 
 

@@ -81,7 +81,7 @@ class FlatRows:
         return self._optimisers[-1]
 
     def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
-        """Take over weights, target networks and statistics from a row of ``state``; the optimisers begin anew."""
+        """Take over weights, target networks and statistics from a row of ``state``; the optimisers are reset."""
         self.save()
         self.state[agent] = row
         self.load()
