@@ -49,6 +49,7 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "_recurrent_network",
         "modules",
     )
 }
