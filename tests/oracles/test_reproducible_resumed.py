@@ -45,8 +45,8 @@ def test_evaluations_continue_where_they_were(tmp_path):
     more = {"evaluate_every": 100, "evaluate_episodes": 2}
     prints = [run(tmp_path / engine, engine, StandIn(), **more) for engine in ("serial", "processes")]
     assert prints[0] == prints[1]
-    lines = [
-        [(line["step"], line["team"]) for line in map(json.loads, (folder / "evaluation.jsonl").read_text().splitlines())]
-        for folder in (tmp_path / "serial", tmp_path / "processes")
-    ]
+    lines = []
+    for engine in ("serial", "processes"):
+        found = map(json.loads, (tmp_path / engine / "evaluation.jsonl").read_text().splitlines())
+        lines.append([(line["step"], line["team"]) for line in found])
     assert lines[0] == lines[1] and [step // 100 for step, _ in lines[0]] == [1, 2, 3, 4, 5, 6]
