@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Interval
 
-from motet.arrays import Batch, Field
+from motet.arrays import MOST_AHEAD, Batch, Field
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages, check_stages
@@ -36,8 +36,10 @@ __all__ = [
     "LearnsInPhases",
     "OwnStreams",
     "ReaderSettings",
+    "Remembers",
     "SavesStream",
     "Sizes",
+    "StartsFromRow",
     "Update",
     "make_behaviour",
     "stacked_batch",
@@ -54,7 +56,7 @@ class ReaderSettings:
     """What an algorithm needs from its agents' replay; the learner makes replay and reader from these settings."""
 
     batch_size: Annotated[int, Ge(1)]
-    """Number of transitions in a batch; with ``once``, number of fragments."""
+    """Number of transitions in a batch; with ``once``, number of fragments, and with ``length`` alone, of sequences."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1
@@ -73,12 +75,18 @@ class ReaderSettings:
     """Exponent of the importance weights, as a schedule over the agent's steps."""
     extra: Mapping[str, Field] = field(default_factory=dict)
     """Further fields by name: ``mask`` comes from the world, all others from what ``Behaviour.act`` returns."""
+    memory: Annotated[int, Ge(0)] = 0
+    """Size of the state of a policy with memory. Rows then have a field ``memory``: the state before the row's
+    observation, from which a sequence of rows can be computed again."""
     once: bool = False
     """Read every row once and in order, in fragments of ``length`` rows, instead of sampling."""
     length: Annotated[int, Ge(0)] = 0
-    """Number of rows in a fragment; only with ``once``."""
+    """With ``once``: number of rows in a fragment. Otherwise: number of consecutive rows in a sequence; 0: batches
+    consist of single transitions."""
+    burn_in: Annotated[int, Ge(0)] = 0
+    """Number of rows at the beginning of a sequence that are not learned from."""
     next_observation: bool = True
-    """Whether batches have the observation at the end of a transition; not with ``once``."""
+    """Whether batches have the observation at the end of a transition; not with ``once`` or ``length``."""
     stages: Stages = ALWAYS
     """Stages of the agent's run. A stage is published as soon as it begins, and may clear the replay."""
 
@@ -86,11 +94,19 @@ class ReaderSettings:
         check_fields(self)
         check_stages(self)
         self._check_rules()
+        if self.memory:
+            object.__setattr__(self, "extra", {**self.extra, "memory": Field((self.memory,))})
 
     def _check_rules(self) -> None:
-        if self.once != (self.length > 0):
-            least = "an int >= 1" if self.once else "0"
-            raise SettingError(f"length must be {least} with once={self.once}, got {self.length}")
+        if self.once and not self.length:
+            raise SettingError(f"length must be an int >= 1 with once={self.once}, got {self.length}")
+        if self.burn_in and (self.once or self.burn_in >= self.length):
+            raise SettingError(
+                f"burn_in must be an int from 0 to below the length of a sequence, got {self.burn_in} with "
+                f"length={self.length} and once={self.once}"
+            )
+        if self.length and self.n_step > MOST_AHEAD:
+            raise SettingError(f"n_step must be an int from 1 to {MOST_AHEAD} with length > 0, got {self.n_step}")
         if self.once and (self.n_step > 1 or self.prioritised):
             raise SettingError(
                 f"once is only valid with n_step=1 and prioritised=False (got n_step={self.n_step} and "
@@ -100,8 +116,35 @@ class ReaderSettings:
             raise SettingError(
                 "clear_replay_on_stage is not valid with once=True: rows that are read once are never cleared"
             )
+        if "memory" in self.extra and (not self.memory or self.extra["memory"] != Field((self.memory,))):
+            raise SettingError("extra must not have a field named memory: it is made from the setting memory")
+        if self.memory and self.n_frames > 1:
+            raise SettingError(
+                f"n_frames must be 1 with memory, got {self.n_frames}; if the world suggests it, set n_frames to 1 "
+                "(--ALGORITHM.n-frames 1)"
+            )
         if self.min_rows > self.capacity:
             raise SettingError(f"min_rows must be at most the capacity {self.capacity}, got {self.min_rows}")
+
+    @property
+    def sequences(self) -> bool:
+        """Whether sequences are sampled."""
+        return self.length > 0 and not self.once
+
+    @property
+    def learned_rows(self) -> int:
+        """Number of rows that are learned from in one transition, fragment or sequence."""
+        return max(1, self.length - self.burn_in)
+
+    @property
+    def stride(self) -> int:
+        """Number of rows from one row at which a transition or a sequence may begin to the next."""
+        return self.learned_rows if self.prioritised else 1
+
+    @property
+    def reads_ahead(self) -> int:
+        """Number of rows after its first one that a sampled transition or sequence reads."""
+        return self.n_step + (self.length - 1 if self.sequences else 0)
 
 
 def stacked_batch(observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int) -> Batch:
@@ -112,11 +155,13 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
     >>> batch.next_observation.shape, batch.action.dtype, batch.agent(1).reward.shape
     ((5, 4, 3), dtype('int64'), (4,))
     """
-    length = (settings.length,) if settings.once else ()
-    rows = (agents, settings.batch_size, *length)
-    more = (agents, settings.batch_size, *(n + 1 for n in length))
+    draws = (agents, settings.batch_size)
+    length = (settings.length,) if settings.length else ()
+    rows = (*draws, *length)
+    more = (*draws, *(n + settings.n_step for n in length))
     frames = (settings.n_frames,) if settings.n_frames > 1 else ()
-    has_next = settings.next_observation and not settings.once  # otherwise observations have one more row
+    has_next = settings.next_observation and not length  # otherwise observations have more rows
+    drawn = draws if settings.sequences else rows
 
     def arrays(lead: tuple[int, ...], space: Space) -> Nest:
         return map_space(lambda s: np.zeros((*lead, *s.shape), s.dtype), space)
@@ -127,13 +172,14 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
         reward=np.zeros(rows, np.float32),
         discount=np.zeros(rows, np.float32),
         version=np.zeros(rows, np.uint64),
-        lane=np.zeros(rows, np.uint32),
-        row=np.zeros(rows, np.uint64),
+        lane=np.zeros(drawn, np.uint32),
+        row=np.zeros(drawn, np.uint64),
         extra={name: arrays(more if item.next else rows, item) for name, item in settings.extra.items()},
         next_observation=arrays((*more, *frames), observation_space) if has_next else None,
         next_extra={name: arrays(rows, item) for name, item in settings.extra.items() if item.next and not length},
-        weight=np.ones(rows, np.float32) if settings.prioritised else None,
+        weight=np.ones(drawn, np.float32) if settings.prioritised else None,
         valid=np.ones(rows, np.bool_) if length else None,
+        ahead=np.ones(rows, np.uint8) if settings.sequences else None,
     )
 
 
@@ -143,7 +189,7 @@ class Update(NamedTuple):
     metrics: Mapping[str, npt.NDArray[np.float32]]
     """Arrays ``[A]`` by name. Algorithms may compute them in some updates only, so values can be from an older one."""
     priorities: npt.NDArray[np.float32] | None = None
-    """New priorities ``[A, batch]`` of the transitions, or None."""
+    """New priorities ``[A, batch]`` of the transitions or sequences, or None."""
 
 
 class Sizes(NamedTuple):
@@ -221,6 +267,34 @@ class Behaviour(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """Optional interface of a behaviour: it has a memory, a state that the caller keeps from step to step.
+
+    At the start of an episode the state is zero. Actors write the state before each observation into the row, as the
+    field ``memory`` (``ReaderSettings.memory`` is its size). Such a behaviour is asked by ``act_from``, never by
+    ``act``.
+    """
+
+    @property
+    def state_size(self) -> int:
+        """Number of float32 values in the state of one agent in one world; 0: it has no memory after all."""
+        ...
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return what ``act`` does, and the state ``[B, state_size]`` after these observations, in a new array.
+
+        ``state`` ``[B, state_size]`` is the state before them. It must not be changed.
+        """
+        ...
+
+
+@runtime_checkable
 class SavesStream(Protocol):
     """Optional interface of a behaviour: it saves its random stream, so that a resumed run equals an uninterrupted one.
 
@@ -233,6 +307,15 @@ class SavesStream(Protocol):
 
     def set_stream(self, stream: Any) -> None:
         """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
+        ...
+
+
+@runtime_checkable
+class StartsFromRow(Protocol):
+    """Optional interface of an algorithm: how an agent starts from what an agent of another run has learned."""
+
+    def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
+        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams are fresh."""
         ...
 
 
@@ -296,6 +379,23 @@ class OwnStreams:
         with self.streams:
             return self.behaviour.act(observations, masks, explore)
 
+    @property
+    def state_size(self) -> int:
+        """Size of the behaviour's state."""
+        return state_size_of(self.behaviour)
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return what the behaviour returns."""
+        assert isinstance(self.behaviour, Remembers)
+        with self.streams:
+            return self.behaviour.act_from(state, observations, masks, explore)
+
 
 def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_space: Space) -> Behaviour:
     """Make the acting half of an algorithm. One that is not shipped with motet gets random streams of its own."""
@@ -312,6 +412,11 @@ def is_shipped(part: Algorithm | Behaviour) -> bool:
 def users_behaviour(behaviour: Behaviour) -> Behaviour:
     """Return the behaviour as the algorithm made it."""
     return behaviour.behaviour if isinstance(behaviour, OwnStreams) else behaviour
+
+
+def state_size_of(behaviour: Behaviour) -> int:
+    """Return the size of a behaviour's state; 0 if it has no memory."""
+    return behaviour.state_size if isinstance(behaviour, Remembers) else 0
 
 
 def stream_of(behaviour: Behaviour) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,11 @@ __all__ = ["LocalPolicy"]
 
 
 class LocalPolicy:
-    """Like :class:`motet.isolation.IsolatedPolicy`, but in this process: it cannot be interrupted."""
+    """Like :class:`motet.isolation.IsolatedPolicy`, but in this process: it cannot be interrupted.
+
+    The policy gets copies of spaces and masks, as an isolated one does. So it has its own generator when it draws from
+    a space, and it cannot change what is allowed.
+    """
 
     output = ""  # it prints to this process's own stdout
 
@@ -82,13 +87,14 @@ class LocalPolicy:
         _blamed("reset", lambda: policy.reset(seed))
 
     def _make(self) -> tuple[Policy, Callable[[Any, Any], Any]]:
-        policy = make_policy(self._spec, self._offered)
+        policy = make_policy(self._spec, copy.deepcopy(self._offered))
         return policy, asker(policy.act)
 
     def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
         ask = self._ask
         assert ask is not None, "ask() needs ask_reset() first"
-        action = _blamed("exception", lambda: ask(observation, mask))
+        own_mask = None if mask is None else mask.copy()
+        action = _blamed("exception", lambda: ask(observation, own_mask))
         try:
             return self._give(action)
         except InvalidValue as invalid:
