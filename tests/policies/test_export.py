@@ -14,7 +14,7 @@ from support import EXAMPLES, ROOT
 from torch import nn
 
 import motet
-from motet.algorithm import make_behaviour
+from motet.algorithm import make_behaviour, state_size_of
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.cli import main
 from motet.errors import SettingError
@@ -49,6 +49,8 @@ CASES = {
     "ppo, unbounded": (PPOConfig(hidden=(8,)), VECTOR, Box(-np.inf, np.inf, (2, 1))),
     "ppo, picture": (PPOConfig(hidden=(8,)), PICTURE, Discrete(4)),
     "ppo, picture of frames": (PPOConfig(hidden=(8,), n_frames=3), PICTURE, BOX),
+    "ppo, gru": (PPOConfig(hidden=(8,), memory="gru", memory_size=6, length=32), MIXED, Discrete(4)),
+    "ppo, lstm, normalised": (PPOConfig(hidden=(8,), memory="lstm", memory_size=17, normalise=True), VECTOR, BOX),
     "td3, normalised bytes": (TD3Config(hidden=(8,), normalise=True), BYTES, BOX),
     "td3, channels first": (TD3Config(hidden=(8,)), Box(0, 255, (3, 16, 20), "uint8"), BOX),
     "named": (DQNConfig(network="mlp(layer_norm=True, activation='gelu', noisy=True)"), VECTOR, Discrete(4)),
@@ -63,8 +65,7 @@ class Case:
         self.config, self.observations, self.actions = CASES[name]
         for seed in range(20):
             self._make(seed)
-            self.expected, _ = self.behaviour.act(self.batch, None, False)
-            if len(np.unique(self.expected, axis=0)) > 2:
+            if len(np.unique(self.asked(None)[0], axis=0)) > 2:
                 return
         raise AssertionError("it always does the same")
 
@@ -83,15 +84,24 @@ class Case:
         seen = [[self.observations.sample() for _ in range(frames)] for _ in range(64)]
         stacked = [map_nest(lambda *parts: np.stack(parts), *one) if frames > 1 else one[0] for one in seen]
         self.batch = map_nest(lambda *parts: np.stack([np.asarray(part) for part in parts]), *stacked)
+        self.state = rng.normal(size=(64, state_size_of(self.behaviour))).astype(np.float32)
         self.masked = isinstance(self.actions, Discrete)
         self.mask = rng.random((64, self.actions.n)) < 0.6 if self.masked else None
         if self.masked:
             self.mask[np.arange(64), rng.integers(0, self.actions.n, 64)] = True
         self.module = exporting.greedy_module(self.config, "agent_0", self.weights, *spaces, self.masked)
 
-    def check(self, found, masked):
-        expected = self.behaviour.act(self.batch, self.mask, False)[0] if masked else self.expected
+    def asked(self, mask):
+        """Return what the policy itself does, and its new state."""
+        if self.state.shape[1]:
+            actions, _, new = self.behaviour.act_from(self.state, self.batch, mask, False)
+            return actions, new
+        return self.behaviour.act(self.batch, mask, False)[0], self.state
+
+    def check(self, found, new_state, masked):
+        expected, state = self.asked(self.mask if masked else None)
         assert found.shape == expected.shape
+        np.testing.assert_allclose(new_state, state, rtol=1e-4, atol=1e-4)
         if self.masked or isinstance(self.actions, MultiDiscrete):
             assert np.array_equal(found, expected)
         else:
@@ -114,11 +124,11 @@ def test_a_torch_file_acts_as_the_policy(name, loader, tmp_path):
     exporting._write_torch(case.module, tmp_path / "policy.pt")
     own = Attending(case.observations, 4) if name.startswith("own") else None
     policy = loader(tmp_path / "policy.pt", own)
-    found, _ = policy(case.tensors, torch.zeros(64, 0))
-    case.check(found.numpy(), masked=False)
-    if case.masked:
-        found, _ = policy(case.tensors, torch.zeros(64, 0), torch.from_numpy(case.mask))
-        case.check(found.numpy(), masked=True)
+    assert policy.about["state_size"] == case.state.shape[1]
+    for masked in (False, True)[: 1 + case.masked]:
+        mask = torch.from_numpy(case.mask) if masked else None
+        found, new = policy(case.tensors, torch.from_numpy(case.state), mask)
+        case.check(found.numpy(), new.numpy(), masked)
 
 
 SLOW = pytest.mark.slow  # each export takes seconds
@@ -136,12 +146,13 @@ def test_an_onnx_file_acts_as_the_policy(name, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     leaves = []
     map_nest(leaves.append, case.batch)
-    given = [*leaves, *([case.mask] if case.masked else [])]
+    remembers = case.state.shape[1] > 0
+    given = [*leaves, *([case.mask] if case.masked else []), *([case.state] if remembers else [])]
     names = [one.name for one in session.get_inputs()]
     assert names == case.module.input_names()
-    (found,) = session.run(["action"], dict(zip(names, given, strict=True)))
-    case.check(found, masked=case.masked)
-    (one,) = session.run(["action"], {name: array[:1] for name, array in zip(names, given, strict=True)})
+    found, *new = session.run(None, dict(zip(names, given, strict=True)))
+    case.check(found, new[0] if remembers else case.state, masked=case.masked)
+    one, *_ = session.run(None, {name: array[:1] for name, array in zip(names, given, strict=True)})
     np.testing.assert_allclose(one[0], found[0], rtol=1e-5, atol=1e-5)
 
 

@@ -485,7 +485,7 @@ def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], 
     if form != "run" or arguments or not set(options) <= {"agent", "step"}:
         raise SettingError(f"start_from must be a run or checkpoint, with agent= and step= if wanted, got {text!r}")
     step = options.get("step")
-    run, folder = _folder(Path(path), step if step is None else int(_number(step, "step")))
+    run, folder = checkpoint_folder(Path(path), step if step is None else int(_number(step, "step")))
     config, files = run.config(), read_notes(folder)["files"]
     configs = config.get("agents", {})
     names = [name for name in configs if name in files]
