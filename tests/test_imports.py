@@ -36,7 +36,7 @@ MODELS = {"motet.world.coded"}
 
 
 # What algorithms learn with. Configs, and how agents act, do without torch.
-LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "ppo", "td3", "value")}
+LEARNING = {f"motet.algorithms._{name}_learner" for name in ("attain", "dqn", "empower", "iqn", "ppo", "td3", "value")}
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
@@ -48,6 +48,7 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "_transitions",
         "modules",
     )
 }
