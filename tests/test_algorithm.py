@@ -5,7 +5,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from motet.algorithm import Field, ReaderSettings, SavesStream, stacked_batch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._dqn_learner import DQN
-from motet.algorithms._value import EpsilonGreedy
+from motet.algorithms._value import ValueBehaviour
 from motet.errors import SettingError, SpecError
 from motet.replay import Replay, ReplaySpec
 from motet.runs.plain import decode, encode
@@ -102,9 +102,9 @@ def test_streams_that_cannot_be_continued_are_named(fault: str, monkeypatch: pyt
     methods, clause = STREAMS[fault]
     for name, method in methods.items():
         if method is None:
-            monkeypatch.delattr(EpsilonGreedy, name)
+            monkeypatch.delattr(ValueBehaviour, name)
         else:
-            monkeypatch.setattr(EpsilonGreedy, name, method)
+            monkeypatch.setattr(ValueBehaviour, name, method)
     with pytest.raises(SpecError, match=clause):
         check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (3,)), Discrete(2))
 

@@ -36,10 +36,13 @@ MODELS = {"motet.world.coded"}
 
 
 # What algorithms learn with. Configs, and how agents act, do without torch.
-LEARNING = {f"motet.algorithms._{name}_learner" for name in ("attain", "dqn", "empower", "iqn", "ppo", "td3", "value")}
+LEARNING = {
+    f"motet.algorithms._{name}_learner" for name in ("attain", "dqn", "empower", "iqn", "loss", "ppo", "td3", "value")
+}
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
+        "_loss_checks",
         "_module_checks",
         "_module_network",
         "_convolution",
@@ -48,6 +51,7 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "_recurrent_network",
         "_transitions",
         "modules",
     )

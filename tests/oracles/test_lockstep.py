@@ -6,6 +6,7 @@ import os
 
 import gymnasium
 import pytest
+from support.foreign_losses import A2C, DiscreteSAC
 from support.foreign_networks import Dropped, mlp
 from support.stand_in import StandIn
 
@@ -20,6 +21,7 @@ from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 400}
+LOSS = {"min_rows": 64, "batch_size": 16, "capacity": 400}
 ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
@@ -30,6 +32,7 @@ ALGORITHMS = {
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
     "own network": DQNConfig(network=mlp, **SMALL),
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
+    "own loss": DiscreteSAC(**LOSS),
     "iqn": IQNConfig(**SMALL),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
 }
@@ -74,7 +77,7 @@ def test_packed_agents_are_the_serial_run(name):
     assert one == other
 
 
-@pytest.mark.parametrize("name", ["own network", "own network that draws"])
+@pytest.mark.parametrize("name", ["own network", "own network that draws", "own loss"])
 def test_stacked_agents_with_own_networks_are_the_serial_run(name):
     """Four agents are enough for stacked passes, where the network does not draw."""
     world = functools.partial(TreasureHunt, agents=4, turns=20)
@@ -122,10 +125,24 @@ def test_rows_read_once_are_the_serial_run():
     assert one == other
 
 
+def test_own_losses_on_rows_read_once_are_the_serial_run():
+    one, other = both(HUNT, A2C(batch_size=2, length=16), least=30, steps=1200, learner_processes=2)
+    assert one == other
+
+
 @pytest.mark.parametrize("world", ["gym:CartPole-v1", "gym:Pendulum-v1"])
 def test_rows_read_once_of_several_actors_and_worlds_are_the_serial_run(world):
     ppo = PPOConfig(**ONCE, hidden=(16,), normalise=True, entropy=0.01)
     one, other = both(world, ppo, least=60, steps=2400, actors=2, worlds_per_actor=3)
+    assert one == other
+
+
+def test_rows_with_a_memory_are_the_serial_run():
+    """In turn, and in several worlds at once."""
+    gru, lstm = (PPOConfig(**ONCE, hidden=(16,), memory=kind, memory_size=8) for kind in ("gru", "lstm"))
+    one, other = both(HUNT, gru, least=10, steps=400, learner_processes=2)
+    assert one == other
+    one, other = both("gym:CartPole-v1", lstm, least=15, steps=600, actors=2, worlds_per_actor=3)
     assert one == other
 
 

@@ -107,7 +107,7 @@ class ChangesItsMethods(Guest):
     """Fine: it was known how to ask it."""
 
     def misbehave(self, fine):
-        type(self).__call__ = self.__dict__["act"] = None
+        type(self).act = self.__dict__["act"] = None
         self.__class__ = type("Other", (ChangesItsMethods,), {})
         return fine
 

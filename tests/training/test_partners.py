@@ -100,6 +100,22 @@ def test_run_acts_as_it_was_when_the_training_began(old, tmp_path):
     assert policies["player_1"].act(np.zeros(5, np.uint8)) in (0, 1)
 
 
+@pytest.mark.parametrize("inner", ["class by path", "built-in", "run", "isolated"])
+def test_partner_of_an_earlier_run_acts_without_that_run(inner, old, tmp_path):
+    """The earlier run is given for an agent that did not learn in it."""
+    isolated = Partner(f"{GIVEN}:Cycler,kw.stride=2", isolate=True)
+    partner = {**KINDS, "run": str(old), "isolated": isolated}[inner]
+    game(partner, replace(SERIAL, steps=20), run=tmp_path / "earlier")
+    first = game(str(tmp_path / "earlier"), replace(SERIAL, steps=80, keep_replay=True), run=tmp_path / "run")
+    shutil.rmtree(tmp_path / "earlier")
+    config = json.loads((tmp_path / "run/config.json").read_text())["agents"]["player_1"]
+    assert config["isolate"] == (inner == "isolated")
+    resumed = resume(tmp_path / "run", steps=40, trust=True)
+    assert first.steps == 80 and resumed.steps == 120
+    if inner in ("built-in", "run"):  # the others cannot save their state
+        assert same(resumed, game(partner, SERIAL))
+
+
 def test_run_directory_with_partners_can_be_moved(old, tmp_path):
     game(Partner(f"{old},agent=player_0"), replace(SERIAL, steps=40), run=tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")

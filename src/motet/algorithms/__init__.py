@@ -12,10 +12,20 @@ if TYPE_CHECKING:
     from motet.algorithms.dqn import DQNConfig
     from motet.algorithms.empower import EmpowerConfig
     from motet.algorithms.iqn import IQNConfig
+    from motet.algorithms.loss import LossConfig
     from motet.algorithms.ppo import PPOConfig
     from motet.algorithms.td3 import TD3Config
 
-__all__ = ["AttainConfig", "DQNConfig", "EmpowerConfig", "IQNConfig", "LearnedHumans", "PPOConfig", "TD3Config"]
+__all__ = [
+    "AttainConfig",
+    "DQNConfig",
+    "EmpowerConfig",
+    "IQNConfig",
+    "LearnedHumans",
+    "LossConfig",
+    "PPOConfig",
+    "TD3Config",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -25,6 +35,7 @@ __getattr__, __dir__ = lazily(
         "EmpowerConfig": "motet.algorithms.empower",
         "IQNConfig": "motet.algorithms.iqn",
         "LearnedHumans": "motet.algorithms.attain",
+        "LossConfig": "motet.algorithms.loss",
         "PPOConfig": "motet.algorithms.ppo",
         "TD3Config": "motet.algorithms.td3",
     },

@@ -57,6 +57,10 @@ class _Modules:
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute each row by itself: there is no memory."""
+        return self.forward(x, learn_from is not None)
+
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
         """Set the gradients of the rows, and return that of the inputs, as far as they are wanted."""
         out, inputs = done.kept
@@ -103,14 +107,11 @@ class StackedModules(_Modules):
 
     def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool) -> None:
         super().__init__(plan, rows, grad, inputs)
-        agents, module = len(rows), plan.made().to(rows.device).train(grad is not None)
-        self._own: dict[str, Tensor] = {}
-        for parameter in plan.parameters:
-            leaf = rows[:, parameter.part].view(agents, *parameter.shape).detach()
-            self._own[parameter.name] = leaf
+        module, self._own = plan.made().to(rows.device).train(grad is not None), plan.leaves(rows)
+        for parameter, leaf in zip(plan.parameters, self._own.values(), strict=True):
             if grad is not None and parameter.learns:
                 self._leaves.append(leaf.requires_grad_())
-                self._grads.append(grad[:, parameter.part].view(agents, *parameter.shape))
+                self._grads.append(grad[:, parameter.part].view(leaf.shape))
 
         def call(own: dict[str, Tensor], x: Tensor) -> Tensor:
             return plan.call(lambda *given: functional_call(module, own, given), x)
@@ -157,3 +158,9 @@ class ActingModule:
         with drawing(seed):
             found: npt.NDArray[np.float32] = self._plan.call(self._module, rows).numpy()
         return found if found.flags.owndata and found.flags.writeable else found.copy()
+
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the outputs and the state, which does not change."""
+        return self.forward(x, seed), state

@@ -20,7 +20,7 @@ from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
 
-__all__ = ["EpsilonGreedy", "ValueConfig", "n_actions"]
+__all__ = ["ValueBehaviour", "ValueConfig", "n_actions"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def n_actions(space: Space) -> int:
     return int(n)
 
 
-class EpsilonGreedy:
+class ValueBehaviour:
     """Epsilon-greedy choice by the action values that ``_values`` computes with the loaded version.
 
     Exploration always draws two numbers for each row, so the random stream does not depend on weights.

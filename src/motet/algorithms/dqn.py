@@ -21,7 +21,7 @@ from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
-from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
+from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
 
 if TYPE_CHECKING:
     from motet.algorithms._dqn_learner import DQN
@@ -79,7 +79,7 @@ class DQNConfig(ValueConfig):
         return chained(first, DensePlan((seen.size if first is None else first.outputs, *self.hidden, outputs)))
 
 
-class DQNBehaviour(EpsilonGreedy):
+class DQNBehaviour(ValueBehaviour):
     """The acting half of DQN: the forward pass on the published row, then an epsilon-greedy choice."""
 
     def __init__(self, config: DQNConfig, observation_space: Space, action_space: Space) -> None:

@@ -41,6 +41,7 @@ from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
 from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
+from motet.training.start import started
 from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory, world_name
 
@@ -251,6 +252,7 @@ def _resume(
             chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
             own = config.get("own_settings", {})
             chosen = {name: AgentSettings(one, **own[name]) if name in own else one for name, one in chosen.items()}
+        chosen = started(chosen)
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(

@@ -192,8 +192,8 @@ class Reader {
     }
   }
 
-  void forget() {  // forgets every row written so far
-    for (auto& s : lanes) s.floor = s.cursor = head_of(s);
+  void forget(u64 more) {  // forgets every row written so far, and so many more of each lane
+    for (auto& s : lanes) s.floor = (s.cursor = head_of(s)) + more;
   }
 
   // ---- consume once, in order

@@ -251,10 +251,12 @@ PyObject* reader_limit(PyObject* o, PyObject* args) {
   r.limit(end, room);
   Py_RETURN_NONE;
 }
-PyObject* reader_forget(PyObject* o, PyObject*) {
+PyObject* reader_forget(PyObject* o, PyObject* args) {
+  int open = 0;
+  if (!PyArg_ParseTuple(args, "|p", &open)) return nullptr;
   Alone alone(unbox<LaneReader>(o).busy, "a reader");
   if (!alone) return nullptr;
-  unbox<LaneReader>(o).reader.forget();
+  unbox<LaneReader>(o).reader.forget(u64(open));
   Py_RETURN_NONE;
 }
 PyObject* reader_ready(PyObject* o, PyObject*) {
@@ -292,7 +294,7 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
     for (std::size_t i = 0; i < r.lanes.size(); ++i) {
       u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire);
       const u64* rows = w + state_words(r) - 2 * (r.lanes.size() - i);
-      if (rows[0] > head || rows[1] > head)
+      if (rows[0] > head + 1 || rows[1] > head)  // the next row may be forgotten already
         return raise("SettingError", "state must not be past the %llu rows written to lane %zu, got row %llu: it belongs to another replay",
                      ull(head), i, ull(std::max(rows[0], rows[1])));
     }
@@ -345,7 +347,8 @@ PyMethodDef methods[] = {
     {"_update", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_update)), METH_FASTCALL,
      "_update(lane, row, priority)\n--\n\nSet the priorities of rows of an earlier batch."},
     {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite the rows that were taken."},
-    {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again sample a row that was written before this call."},
+    {"forget", reader_forget, METH_VARARGS,
+     "forget(open=False, /)\n--\n\nNever again sample a row that was written before this call; open: nor the next one of each lane."},
     {"limit", reader_limit, METH_VARARGS,
      "limit(ends, room)\n--\n\nLook at no row from the given ones on, one for each lane, until the next call. `room` is how many rows a writer may append meanwhile."},
     {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nReturn the number of rows from which a transition or a sequence may be sampled."},
