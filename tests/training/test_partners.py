@@ -128,7 +128,7 @@ def test_partners_act_on_a_batch_where_they_can(old):
     assert Vectorised.calls == 30
 
 
-@pytest.mark.parametrize("kind", ["built-in", "class by path", "team", "batch that draws", "run", "object"])
+@pytest.mark.parametrize("kind", ["built-in", "class by path", "team", "joint", "batch that draws", "run", "object"])
 def test_lockstep_equals_serial_with_partners(kind, old):
     others = {"batch that draws": Partner(f"{GIVEN}:Dice"), "run": str(old), "object": Partner(Dice())}
     partner = (KINDS | others)[kind]
