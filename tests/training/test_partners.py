@@ -21,6 +21,7 @@ from motet.algorithms import DQNConfig
 from motet.arrays import ArraySpec
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
+from motet.isolation.policy import sandbox_gaps
 from motet.plan import Robot, enumerate_states, solve
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
@@ -114,6 +115,19 @@ def test_partner_of_an_earlier_run_acts_without_that_run(inner, old, tmp_path):
     assert first.steps == 80 and resumed.steps == 120
     if inner in ("built-in", "run"):  # the others cannot save their state
         assert same(resumed, game(partner, SERIAL))
+
+
+@pytest.mark.skipif(bool(sandbox_gaps()), reason="; ".join(sandbox_gaps()))
+def test_partner_of_an_earlier_run_keeps_its_sandbox(tmp_path):
+    limits = PolicyLimits(decision_s=5.0)
+    partner = Partner(f"{GIVEN}:Sandboxed", isolate=True, sandbox="strict", limits=limits, max_failures=0)
+    earlier, run = tmp_path / "earlier", tmp_path / "run"
+    game(partner, replace(SERIAL, steps=20), run=earlier)
+    result = motet.evaluate("matrix", {"player_0": "random", "player_1": str(earlier)}, episodes=2, trust=True)
+    assert not result.failures() and result.measured.isolated["earlier"]
+    game(Partner(str(earlier), trust=True, max_failures=0), replace(SERIAL, steps=20), run=run)
+    stored = json.loads((run / "config.json").read_text())["agents"]["player_1"]
+    assert stored["sandbox"] == "strict" and stored["limits"]["decision_s"] == 5.0
 
 
 def test_run_directory_with_partners_can_be_moved(old, tmp_path):
