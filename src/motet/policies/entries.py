@@ -484,6 +484,33 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
     return found
 
 
+def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], npt.NDArray[np.float32]]:
+    """Return the config of an agent of a run, its spaces and its learner's row. Nothing is imported.
+
+    Runs of earlier versions do not name spaces.
+
+    Args:
+        text: a run or checkpoint, then ``agent=`` and ``step=`` if wanted, as :func:`as_given` takes them.
+        agent: the agent to take if the run has one of this name and the text names none.
+    """
+    there = Path(text.partition(",")[0].removeprefix("run=")).is_dir()
+    (form, path), options, arguments = _parsed(text) if there else (("", ""), {}, {})
+    if form != "run" or arguments or not set(options) <= {"agent", "step"}:
+        raise SettingError(f"start_from must be a run or checkpoint, with agent= and step= if wanted, got {text!r}")
+    step = options.get("step")
+    run, folder = _folder(Path(path), step if step is None else int(_number(step, "step")))
+    config, files = run.config(), read_notes(folder)["files"]
+    configs = config.get("agents", {})
+    names = [name for name in configs if name in files]
+    wanted = options.get("agent", agent if agent in names or len(names) != 1 else names[0])
+    if wanted not in names:
+        raise SettingError(f"agent must be one of {', '.join(names)} of the run {path!r}, got {wanted!r}")
+    arrays = read_arrays(folder / f"{files[wanted]}.safetensors")
+    if "state" not in arrays:
+        raise SettingError(f"start_from must be a run or one of its checkpoints, got {text!r}, which has only weights")
+    return configs[wanted], config.get("spaces", {}).get(wanted, {}), arrays["state"].ravel()
+
+
 def _check_trust(plain: Any, trust: bool) -> None:
     """Refuse a config that names a class outside of motet, before it is imported."""
     from motet.runs.config import refuse_untrusted
