@@ -39,6 +39,7 @@ __all__ = [
     "Remembers",
     "SavesStream",
     "Sizes",
+    "StartsFromRow",
     "Update",
     "make_behaviour",
     "stacked_batch",
@@ -306,6 +307,15 @@ class SavesStream(Protocol):
 
     def set_stream(self, stream: Any) -> None:
         """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
+        ...
+
+
+@runtime_checkable
+class StartsFromRow(Protocol):
+    """Optional interface of an algorithm: how an agent starts from what an agent of another run has learned."""
+
+    def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
+        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams are fresh."""
         ...
 
 

@@ -44,10 +44,16 @@ def by_kernel(request, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "sandbox"), [("StartsThreads", "no"), ("StartsThreads", "strict"), ("Multiplies", "no")]
+    ("name", "sandbox", "module"),
+    [
+        ("StartsThreads", "no", "hostile_zoo"),
+        ("StartsThreads", "strict", "hostile_zoo"),
+        ("Multiplies", "no", "hostile_zoo"),
+        ("NamesItsThreads", "no", "hostile_guests"),
+    ],
 )
-def test_threads_and_processes_are_limited_together(name, sandbox, by_kernel):
-    failure, _ = played(name, sandbox, tasks=40)
+def test_threads_and_processes_are_limited_together(name, sandbox, module, by_kernel):
+    failure, _ = played(name, sandbox, module, tasks=40)
     assert (failure.cause, failure.detail) == ("refused", "more than 40 threads and processes at once")
 
 

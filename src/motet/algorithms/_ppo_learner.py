@@ -14,7 +14,7 @@ from motet.algorithm import Batch, Space, Update
 from motet.algorithms._device import Device
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._flat import Adam, FlatRows, clip_rows
+from motet.algorithms._flat import FlatRows, clip_rows
 from motet.algorithms._likelihoods import Likelihoods, Look, likelihoods_of
 from motet.algorithms._normaliser import Normaliser
 from motet.algorithms._plans import LearnerNetwork, NetworkPlan, Pass
@@ -193,7 +193,7 @@ class PPO(FlatRows):
         self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
-        self._adam = Adam(self._rows[:, layout.learned], self._grad, *moments)
+        self._adam = self._adam_of(self._rows[:, layout.learned], self._grad, *moments)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows, device)
         self._batches: dict[int, _Rows] = {}
 
