@@ -48,6 +48,7 @@ LEARNING |= {
         "_convolution",
         "_device",
         "_flat",
+        "_greedy_module",
         "_likelihoods",
         "_networks",
         "_normaliser",
