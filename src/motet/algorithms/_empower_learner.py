@@ -14,6 +14,7 @@ from motet.algorithm import Batch, Update
 from motet.algorithms._device import Device
 from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
 from motet.algorithms._plans import padded
+from motet.algorithms._transitions import Transitions, taken
 from motet.algorithms.empower import EmpowerConfig
 from motet.errors import ModelError
 from motet.schedule import value_at
@@ -23,49 +24,19 @@ __all__ = ["Empower", "EmpowerNetworks", "EmpowerTables", "Formulas", "ModelRows
 
 _NEVER = 1e-9  # a power below this means that no goal can be attained
 _STEEPEST = 5.0  # largest gradient of log(-Q_r)
-_ROUND = 64  # numbers of successors are rounded up to a multiple of this, so that few sizes of buffers occur
 
 
-class ModelRows:
-    """What a batch says about the model: the distinct successors of each row, and how they are reached.
+class ModelRows(Transitions):
+    """What a batch says about the model, and about the humans who act by their priors.
 
     Attributes:
-        codes: ``[A, N + B, size]``: the successors of all rows of an agent, filled up to N, then the rows' states.
-        n: N.
-        at: ``[A, B, P, K]``: number of each successor among the N; N where a row has fewer than K.
-        ended: ``[A, N]``: whether the successor is terminal.
-        holds: ``[A, N, goals]``: 1 where the goal holds in it.
-        reach: ``[A, B, P, R, K]``: probability of each successor after each robot action, under each profile.
         share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
         ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
     """
 
     def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
-        extra, observation = batch.extra, batch.observation
-        successor = extra["successor"]
-        agents, rows, profiles, distinct, size = successor.shape
-        valid = (np.arange(distinct) < extra["count"][..., None]).reshape(agents, -1)
-        self.n = n = max(-(-int(valid.sum(1).max()) // _ROUND) * _ROUND, _ROUND)
-        number = np.where(valid, valid.cumsum(1) - 1, n)
-        agent, place = np.nonzero(valid)
-        to = agent, number[agent, place]
-        self.codes = np.empty((agents, n + rows, size), successor.dtype)
-        self.codes[:, :n] = observation[:, :1]  # any state: it belongs to no row
-        self.codes[:, n:] = observation
-        self.codes[to] = successor.reshape(agents, -1, size)[agent, place]
-        ended, holds = np.ones((agents, n), np.bool_), np.zeros((agents, n, goals), np.uint8)
-        ended[to] = extra["ended"].reshape(agents, -1)[agent, place]
-        holds[to] = np.unpackbits(extra["holds"].reshape(agents, valid.shape[1], -1)[agent, place], axis=1, count=goals)
-
-        def tensor(array: npt.NDArray[Any], kind: torch.dtype = dtype) -> Tensor:
-            return device.to_device(array).to(kind)
-
-        self.at = tensor(number.reshape(agents, rows, profiles, distinct), torch.int64)
-        self.ended, self.holds = tensor(ended, torch.bool), tensor(holds)
-        lists, probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
-        empty = probability.new_zeros((*lists.shape[:-1], distinct))
-        self.reach = empty.scatter_add_(-1, lists, probability)
-        self.share, self.ratio = tensor(extra["share"]), tensor(extra["ratio"])
+        super().__init__(batch, goals, device, dtype)
+        self.share, self.ratio = (device.to_device(batch.extra[name]).to(dtype) for name in ("share", "ratio"))
 
 
 class Targets(NamedTuple):
@@ -76,6 +47,7 @@ class Targets(NamedTuple):
     loss: Tensor  # [A, B, R]: -Q_r
     power: Tensor  # [A, N, humans]: X_h of the successors
     value: Tensor  # [A, N]: V_r of the successors, 0 where terminal
+    row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r, 1 on average; None: 1. V_e's weight contains it.
 
 
 class Formulas:
@@ -125,20 +97,24 @@ class Formulas:
         alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
         gain = torch.where(rows.holds > 0, 1.0, config.human_gamma * alive)
         moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], beta), rows.reach)
-        reached = torch.einsum("abpk,abpkg->abpg", moves, _taken(gain, rows.at))
+        reached = torch.einsum("abpk,abpkg->abpg", moves, taken(gain, rows.at))
         by_profile = rows.share.unsqueeze(3) * rows.ratio
         weight = by_profile.sum(2)
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
-        lost = torch.einsum("abprk,abpk->abpr", rows.reach, _taken(value.unsqueeze(2), rows.at).squeeze(4))
+        lost = torch.einsum("abprk,abpk->abpr", rows.reach, taken(value.unsqueeze(2), rows.at).squeeze(4))
         loss = -config.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
         return Targets(aim, weight, loss, power, value)
 
 
-def _taken(values: Tensor, at: Tensor) -> Tensor:
-    """Return values ``[A, N, n]`` at numbers ``[A, B, P, K]``: ``[A, B, P, K, n]``; 0 at number N."""
-    padded = torch.nn.functional.pad(values, (0, 0, 0, 1))
-    agents = torch.arange(len(at), device=at.device).view(-1, 1, 1, 1)
-    return padded[agents, at]
+def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Return 0 for rows ``[A, B]`` made before the floor of their agent; the others have equal weights, 1 on average.
+
+    If all are too old, as where no newer rows have arrived yet, all count.
+    """
+    fresh = made >= np.array(floors)[:, None]
+    fresh |= ~fresh.any(1, keepdims=True)
+    weights: npt.NDArray[np.float32] = (fresh / fresh.mean(1, keepdims=True)).astype(np.float32)
+    return weights
 
 
 _METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")
@@ -181,6 +157,10 @@ class Empower(FlatRows):
         learns = [alone or config.stages.index(*count) > 0 for count in counts]
         if any(learns):
             self._check_power(rows, targets.power)
+        if config.expires:
+            floors = [value_at(config.oldest, step, config.stages, updates) for step, updates in counts]
+            fresh = self._device.to_device(_row_weights(batch.extra["made"], floors)).unsqueeze(2)
+            targets = targets._replace(weight=targets.weight * fresh, row_weight=fresh)
         return rows, targets, learns
 
     def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
@@ -271,7 +251,10 @@ class EmpowerNetworks(FlatLearner, Empower):
         # log(-Q_r) with the loss  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
         done = self._online[1].forward(x, learn=True)
         robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-done.out)
-        self._online[1].backward(done, robot_error.clamp_min(-_STEEPEST) / count)
+        slope = robot_error.clamp_min(-_STEEPEST)
+        if targets.row_weight is not None:
+            slope *= targets.row_weight
+        self._online[1].backward(done, slope / count)
         for grad in self._grads:
             clip_rows(grad, config.max_grad_norm)
         self._note(batch, rows, targets, error, robot_error)
@@ -329,6 +312,9 @@ class EmpowerTables(Empower):
         rows, targets, learns = self._learn_targets(batch, steps)
         rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
         aim, weight, loss = (part.numpy() for part in targets[:3])
+        row_weight = np.ones_like(loss)
+        if targets.row_weight is not None:
+            row_weight *= targets.row_weight.numpy()
         errors = np.empty_like(aim), np.empty_like(loss)
         for a, numbers in enumerate(self._numbers[:, rows.n :]):
             errors[0][a] = self._values[a, numbers] - aim[a]
@@ -336,7 +322,7 @@ class EmpowerTables(Empower):
             _average(self._values[a], self._weighed[a], numbers, aim[a], weight[a], rates[0][a])
             if learns[a]:
                 lost = np.exp(self._losses[a], dtype=np.float64)
-                _average(lost, self._visits[a], numbers, loss[a], np.ones_like(loss[a]), rates[1][a])
+                _average(lost, self._visits[a], numbers, loss[a], row_weight[a], rates[1][a])
                 touched = np.unique(numbers)
                 self._losses[a, touched] = np.log(np.maximum(lost[touched], 1e-30))
         self._note(batch, rows, targets, *map(torch.from_numpy, errors))
