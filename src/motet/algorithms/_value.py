@@ -21,7 +21,7 @@ from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
 
-__all__ = ["ValueBehaviour", "ValueConfig", "n_actions"]
+__all__ = ["ValueBehaviour", "ValueConfig", "highest", "n_actions"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,14 @@ class ValueConfig:
         raise NotImplementedError
 
     def _best(
-        self, observation_space: Space, action_space: Space, networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]]
+        self,
+        observation_space: Space,
+        action_space: Space,
+        networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]],
+        first: int = 0,
     ) -> Greedy:
-        """Return the policy that takes the action of the highest value."""
-        start = int(getattr(action_space, "start", 0))
-        choice = Choose((n_actions(action_space),), (start,), ())
+        """Return the policy that takes the action of the highest value, of which the outputs from ``first`` tell."""
+        choice = highest(action_space, first)
         return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
@@ -128,6 +131,11 @@ class ValueConfig:
     def _rates(self, steps: Sequence[int], updates: Sequence[int]) -> list[float]:
         counts = zip(steps, updates, strict=True)
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
+
+
+def highest(space: Space, first: int = 0) -> Choose:
+    """Return the choice of the highest action value; ``first`` is the number of outputs before the values."""
+    return Choose((n_actions(space),), (int(getattr(space, "start", 0)),), (), first)
 
 
 def n_actions(space: Space) -> int:

@@ -78,7 +78,7 @@ class DQNConfig(ValueConfig):
     def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
         """Return the greedy policy of published weights, for export."""
         plan = self._plan(observation_space, action_space)
-        return self._best(observation_space, action_space, [(plan, weights[: plan.size])])
+        return self._best(observation_space, action_space, [(plan, weights[: plan.size])], self.dueling)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
         seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space) + self.dueling
