@@ -272,7 +272,7 @@ def _enter(
 def _end_beside_threads(code: int) -> None:
     """End this process if user code has left threads for which Python would wait at the end; else do nothing."""
     if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
-        multiprocessing.util._exit_function()  # ends what user code has started by multiprocessing
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]  # ends the children of user code
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
