@@ -36,7 +36,9 @@ MODELS = {"motet.world.coded"}
 
 
 # What algorithms learn with. Configs, and how agents act, do without torch.
-LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "loss", "ppo", "td3", "value")}
+LEARNING = {
+    f"motet.algorithms._{name}_learner" for name in ("attain", "dqn", "empower", "iqn", "loss", "ppo", "td3", "value")
+}
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
@@ -46,10 +48,12 @@ LEARNING |= {
         "_convolution",
         "_device",
         "_flat",
+        "_greedy_module",
         "_likelihoods",
         "_networks",
         "_normaliser",
         "_recurrent_network",
+        "_transitions",
         "modules",
     )
 }

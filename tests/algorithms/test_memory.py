@@ -15,6 +15,7 @@ from motet.algorithm import ReaderSettings, stacked_batch
 from motet.algorithms import PPOConfig
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._plans import chained
+from motet.algorithms._recurrent_network import NativeRecurrent, TorchRecurrent
 from motet.algorithms._recurrent_plan import RecurrentPlan
 from motet.arrays import Field
 from motet.errors import NotReadyError, SettingError
@@ -61,15 +62,16 @@ def sequences(plan: Any, agents: int = 2, n: int = 3, length: int = 7) -> Any:
 
 
 @KINDS
+@pytest.mark.parametrize("network_of", [NativeRecurrent, TorchRecurrent])
 @pytest.mark.parametrize("learn_from", [0, 3])
-def test_sequences_are_torchs_cells_one_after_the_other(kind, learn_from):
+def test_sequences_are_torchs_cells_one_after_the_other(kind, network_of, learn_from):
     """Outputs and gradients of weights and inputs, with borders and rows that only prepare the state."""
     plan = RecurrentPlan(kind, 5, 4)
     rows, x, memory, begin = sequences(plan)
     grad, pull = torch.full_like(rows, torch.nan), torch.randn(2, 21, 4)
-    network = plan.bind(rows, grad, inputs=True)
+    network = network_of(plan, rows, grad, inputs=True)
     done = network.unroll(x, memory, begin, learn_from)
-    back = network.backward(done, pull.clone())
+    back = network.backward(done, pull.clone()).clone()
     np.testing.assert_array_equal(network.unroll(x, memory, begin, None).out, done.out)
     for agent in range(2):
         cell, seen, outs, state = cell_of(plan, rows[agent]), x[agent].view(3, 7, 5).clone().requires_grad_(), [], None

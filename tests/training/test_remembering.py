@@ -81,7 +81,7 @@ def test_an_opponent_remembers_each_world_by_itself(old):
     state = np.zeros((1, 8), np.float32)
     for _ in range(2):  # world 1 was played twice
         *_, state = behaviour.act_from(state, np.ones((1, 5), np.uint8), None, False)
-    np.testing.assert_allclose(memories[-1][1], state[0], rtol=1e-5)
+    np.testing.assert_array_equal(memories[-1][1], state[0])
     for forget in (opponent.forget, lambda world: opponent.begin(world, 0)):
         opponent.act(np.arange(3), np.ones((3, 5), np.uint8), None)
         forget(1)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Field, Space
+from motet.algorithms._greedy import Bound, Choose
 from motet.errors import SettingError
 
 __all__ = ["HALF_LOG_TAU", "Actions", "Choices", "Gaussian", "actions_of"]
@@ -29,6 +30,10 @@ class Actions(Protocol):
     """Number of learned parameters outside the network."""
     fields: dict[str, Field]
     """Further fields of a row that the learner needs beside the action."""
+
+    def best(self) -> Choose | Bound:
+        """Return how the most probable action follows from the outputs."""
+        ...
 
     def prepare(self, own: npt.NDArray[np.float32]) -> Any:
         """Compute once per version what :meth:`draw` needs from the parameters outside the network."""
@@ -69,6 +74,10 @@ class Choices:
         self._shape, self._dtype = tuple(space.shape), np.dtype(space.dtype)
         start = np.asarray(getattr(space, "start", 0), np.int64)
         self.start = np.broadcast_to(start, (len(counts),))
+
+    def best(self) -> Choose:
+        """Return how the most probable action follows from the outputs."""
+        return Choose(self.counts, tuple(map(int, self.start)), self._shape)
 
     def prepare(self, own: npt.NDArray[np.float32]) -> None:
         """Do nothing: this distribution has no parameters outside the network."""
@@ -123,6 +132,10 @@ class Gaussian:
             self._half = np.where(bounded, (high - low) / 2, 1.0)
             self._middle = np.where(bounded, (high + low) / 2, 0.0)
         self._low, self._high = (np.asarray(end).reshape(-1) for end in (space.low, space.high))
+
+    def best(self) -> Bound:
+        """Return how the most probable action follows from the outputs."""
+        return Bound(False, self._half, self._middle, self._low, self._high, self._shape)
 
     def prepare(self, own: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], float]:
         """Return the standard deviations and the log density at the mean."""

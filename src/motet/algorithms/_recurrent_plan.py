@@ -1,7 +1,7 @@
 """Plans of recurrent networks, GRU and LSTM: layout and initialisation. This module does not import torch.
 
-The weights are those of ``torch.nn.GRUCell`` and ``torch.nn.LSTMCell``, and the formulas are theirs. The passes for
-learning are in ``_recurrent_network``.
+The weights are those of ``torch.nn.GRUCell`` and ``torch.nn.LSTMCell``, and the formulas are theirs. The passes are in
+the native core, and for learning on other devices in ``_recurrent_network``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from motet import _native
 from motet.algorithms._blocks import orthogonal
 from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed, padded
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["Kind", "RecurrentPlan"]
 
@@ -79,48 +80,46 @@ class RecurrentPlan:
     def bind(
         self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
     ) -> LearnerNetwork:
-        """Make the networks of A agents."""
-        from motet.algorithms._recurrent_network import RecurrentNetwork
+        """Make the networks of A agents: in the native core if the rows are on the CPU."""
+        from motet.algorithms._recurrent_network import NativeRecurrent, TorchRecurrent
 
-        return RecurrentNetwork(self, rows, grad, inputs)
+        return (NativeRecurrent if rows.is_cpu else TorchRecurrent)(self, rows, grad, inputs)
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
-        """Make the network for acting."""
-        return _Acting(self, scale)
+        """Make the network for acting, in the native core."""
+        return _Native(self, scale)
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch's cell with the weights of a row."""
+        from torch import from_numpy, nn
+
+        cell = (nn.GRUCell if self.kind == "gru" else nn.LSTMCell)(self.inputs, self.outputs)
+        parts = zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), self.parts, self.shapes, strict=True)
+        for name, part, shape in parts:
+            getattr(cell, name).data.copy_(from_numpy(row[part].reshape(shape).copy()))
+        return [cell]
+
+    def native(self, scale: float = 1.0) -> _native.Recurrent:
+        """Make the passes in the native core; ``scale`` multiplies the inputs of steps."""
+        offsets = [part.start for part in self.parts]
+        return _native.Recurrent(self.kind, self.inputs, self.outputs, offsets, scale)
 
 
-class _Acting:
-    """One step on a published row."""
+class _Native:
+    """One step in the native core, on a published row."""
 
     def __init__(self, plan: RecurrentPlan, scale: float) -> None:
-        self._plan, self._scale = plan, np.float32(scale)
+        self._core, self._outputs = plan.native(scale), plan.outputs
 
     def load(self, row: npt.NDArray[np.float32]) -> None:
-        plan = self._plan
-        parts = zip(plan.parts, plan.shapes, strict=True)
-        self._input, self._own, self._input_bias, self._own_bias = (row[part].reshape(shape) for part, shape in parts)
+        self._row = row
 
     def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
-        return self.step(x, np.zeros((len(x), self._plan.state_size), np.float32))[0]
+        return self.step(x, np.zeros((len(x), self._core.state_size), np.float32))[0]
 
     def step(
         self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        n = self._plan.outputs
-        h = state[:, :n]
-        seen = (x * self._scale).astype(np.float32, copy=False) @ self._input.T + self._input_bias
-        own = h @ self._own.T + self._own_bias
-        if self._plan.kind == "gru":
-            reset, update = np.split(_sigmoid(seen[:, : 2 * n] + own[:, : 2 * n]), 2, 1)
-            new = np.tanh(seen[:, 2 * n :] + reset * own[:, 2 * n :])
-            h = (1 - update) * new + update * h
-            return h, h.copy()
-        gates = seen + own
-        kept = _sigmoid(gates[:, n : 2 * n]) * state[:, n:] + _sigmoid(gates[:, :n]) * np.tanh(gates[:, 2 * n : 3 * n])
-        h = _sigmoid(gates[:, 3 * n :]) * np.tanh(kept)
-        return h, np.concatenate((h, kept), 1)
-
-
-def _sigmoid(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    found: npt.NDArray[np.float32] = np.float32(0.5) * np.tanh(np.float32(0.5) * x) + np.float32(0.5)
-    return found
+        new = np.empty(state.shape, np.float32)
+        self._core.step(self._row, x, np.ascontiguousarray(state), new)
+        return np.ascontiguousarray(new[:, : self._outputs]), new

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from motet import _native
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Choose, Greedy, Layered
 from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
@@ -93,6 +94,14 @@ class ValueConfig:
             n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
             extra=extra, stages=self.stages,
         )  # fmt: skip
+
+    def _best(
+        self, observation_space: Space, action_space: Space, networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]]
+    ) -> Greedy:
+        """Return the policy that takes the action of the highest value."""
+        start = int(getattr(action_space, "start", 0))
+        choice = Choose((n_actions(action_space),), (start,), ())
+        return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
         epsilon = value_at(self.epsilon, step, self.stages, updates)

@@ -29,6 +29,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Bound, Greedy, Layered
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
@@ -166,6 +167,16 @@ class TD3Config(Freezing):
         from motet.algorithms._td3_learner import TD3
 
         return TD3(self, observation_space, action_space, seeds, Device(device))
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        layout, scale = TD3Layout.of(self, observation_space, action_space), ActionScale(action_space)
+        seen: list[tuple[Layered, npt.NDArray[np.float32]]] = (
+            [] if layout.encoder is None else [(layout.encoder, weights[layout.encoder_part])]
+        )
+        networks = [*seen, (layout.policy, weights[layout.policy_part])]
+        decision = Bound(True, scale.half, scale.middle, scale.low, scale.high, scale.shape)
+        return Greedy(Encoder(observation_space, self.n_frames), networks, decision, layout.statistics, weights)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
         """Make the acting half."""

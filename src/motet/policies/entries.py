@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cloudpickle
 import numpy as np
@@ -24,6 +24,7 @@ from annotated_types import Gt
 from motet.algorithm import AlgorithmConfig, Space, make_behaviour
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
+from motet.policies.limits import PolicyLimits
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.directory import RunDirectory
@@ -42,6 +43,7 @@ __all__ = [
     "as_entry",
     "as_given",
     "check_entries",
+    "checkpoint_folder",
     "entries",
     "greedy_policy",
     "is_run_policy",
@@ -83,6 +85,10 @@ class Entry:
     """The interface, as far as it is known before the policy is made. An import path may turn out to be a team."""
     isolate: bool | None = None
     """Whether the policy runs in a separate process. None: as the evaluation's setting says."""
+    sandbox: Literal["no", "best-effort", "strict"] = "no"
+    """The sandbox that a partner of the run had in training. An evaluation uses it unless it has one itself."""
+    limits: PolicyLimits | None = None
+    """The limits that the partners of the run had in training, if they are the same for all; as the sandbox."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
     """How the policy is made, by agent. A run has a separate policy for each of its agents."""
     source: str = ""
@@ -384,7 +390,7 @@ def _yes(text: str, what: str) -> bool:
 
 def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Entry:
     """Return the policies of a run: each seat gets the agent of the same name, or all seats get ``agent``."""
-    run, folder = _folder(path, step)
+    run, folder = checkpoint_folder(path, step)
     config = run.config()
     configs, trust = config.get("agents", {}), trust or make_importable(run.path, config)
     weights = read_weights(folder)
@@ -398,7 +404,7 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     which = str(int(folder.name)) if folder.name.isdigit() else folder.name
     newest = step is None and not (path / "checkpoint.json").is_file()
     title = run.path.name if newest else f"{run.path.name}@{which}"
-    specs, isolate = {}, None
+    specs, confined = {}, dict[str, Any]()
     for name in names:
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
@@ -406,10 +412,19 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     if agent is None:
         partners = _partners_of(run, configs, trust)
         specs |= {name: entry.on(name) for name, (_, entry) in partners.items() if not entry.shared}
-        isolate = True if any(entry.isolate for _, entry in partners.values()) else None
+        confined = _confinement([partner for partner, entry in partners.values() if entry.isolate])
     if len(specs) == 1 and (agent is not None or len(configs) == 1):  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
-    return Entry(next(iter(specs.values())), by_agent=specs, isolate=isolate)
+    return Entry(next(iter(specs.values())), by_agent=specs, **confined)
+
+
+def _confinement(isolated: Sequence[Partner]) -> dict[str, Any]:
+    """Return how the policies of a run are isolated, given its isolated partners: as the strictest of them was."""
+    if not isolated:
+        return {}
+    sandbox = max((one.sandbox for one in isolated), key=["no", "best-effort", "strict"].index)
+    limits = {one.limits for one in isolated}
+    return {"isolate": True, "sandbox": sandbox, "limits": limits.pop() if len(limits) == 1 else None}
 
 
 def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, tuple[Partner, Entry]]:
@@ -434,7 +449,7 @@ def is_run_policy(spec: PolicySpec) -> bool:
     return spec.factory is run_policy
 
 
-def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
+def checkpoint_folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
     """Return the run and the folder of one checkpoint."""
     if (path / "checkpoint.json").is_file():
         above = path.resolve().parent
@@ -484,7 +499,7 @@ def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], 
     if form != "run" or arguments or not set(options) <= {"agent", "step"}:
         raise SettingError(f"start_from must be a run or checkpoint, with agent= and step= if wanted, got {text!r}")
     step = options.get("step")
-    run, folder = _folder(Path(path), step if step is None else int(_number(step, "step")))
+    run, folder = checkpoint_folder(Path(path), step if step is None else int(_number(step, "step")))
     config, files = run.config(), read_notes(folder)["files"]
     configs = config.get("agents", {})
     names = [name for name in configs if name in files]
@@ -571,7 +586,7 @@ def load_with(
     from motet.runs.config import rebuild_world
     from motet.world import as_world
 
-    directory, folder = _folder(Path(run), step)
+    directory, folder = checkpoint_folder(Path(run), step)
     config, weights = directory.config(), read_weights(folder)
     trust = trust or make_importable(directory.path, config)
     made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())

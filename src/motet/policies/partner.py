@@ -93,7 +93,9 @@ class Partner:
         if is_run_policy(spec):
             return replace(self, policy=entry.source or str(self.policy), name=self.name or entry.title, copy=folder)
         if isinstance(self.policy, str) and _is_run(self.policy):  # its agent did not learn: the run is not needed
-            return replace(self, policy=spec, isolate=bool(entry.isolate)).stored(entry, agent, folder)
+            limits, sandbox = self.limits or entry.limits, entry.sandbox if self.sandbox == "no" else self.sandbox
+            inner = replace(self, policy=spec, isolate=bool(entry.isolate), limits=limits, sandbox=sandbox)
+            return inner.stored(entry, agent, folder)
         given = self.policy
         factory = given.factory if isinstance(given, PolicySpec) else given
         try:

@@ -243,7 +243,8 @@ def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any
     wrapper, inner = import_named(path, "plays_in", []), factory
     while isinstance(inner, functools.partial):
         inner = inner.func
-    return factory if inner is wrapper else functools.partial(wrapper, model=factory)
+    fits = inner is wrapper or (isinstance(inner, type) and issubclass(inner, wrapper))
+    return factory if fits else functools.partial(wrapper, model=factory)
 
 
 def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:

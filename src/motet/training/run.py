@@ -60,6 +60,10 @@ Algorithms = (
 algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
+_RESUMED = (
+    "the run continues with new episodes and an empty replay: its result is a function of the checkpoint and the seed, "
+    "but not that of an uninterrupted run"
+)
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
 
 
@@ -420,6 +424,8 @@ def _play(run: Run) -> Result:
         run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
+        if run.roster.pace.period:
+            run.message(_RESUMED)
     else:
         _warn_of_flattened_pictures(run)
     if run.settings.engine == "ray":
