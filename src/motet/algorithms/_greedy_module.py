@@ -123,12 +123,12 @@ class GreedyPolicy(nn.Module):
             x, new = _stepped(layer, x, state[:, at : at + size])
             states.append(new)
             at += size
-        action = self._chosen(x, mask) if self._choose else self._bounded(x)
+        first, end = self._decision["outputs"]
+        action = self._chosen(x[:, first:end], mask) if self._choose else self._bounded(x[:, first:end])
         return (action, torch.cat(states, 1)) if states else action
 
-    def _chosen(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _chosen(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         about = self._decision
-        scores = x[:, -sum(about["counts"]) :]
         if mask is not None:
             scores = scores.where(mask, torch.full_like(scores, -torch.inf))
         best = torch.stack([part.argmax(1) for part in torch.split(scores, about["counts"], 1)], 1)
