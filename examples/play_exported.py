@@ -13,9 +13,8 @@ class Policy(nn.Module):
     def __init__(self, file, own=None):  # own: the network, if the policy has one that is not made of torch's layers
         super().__init__()
         saved = torch.load(file, weights_only=True)
-        self.about, make = saved["about"], {"own": lambda _: own}
-        made = [(make.get(name) or getattr(nn, name))(*given) for name, *given in self.about["layers"]]
-        self.layers = nn.ModuleList(made)
+        self.about = saved["about"]
+        self.layers = nn.ModuleList(own if n == "own" else getattr(nn, n)(*given) for n, *given in self.about["layers"])
         self.mean, self.scale = (nn.Buffer(saved["state_dict"][name]) for name in ("mean", "scale"))
         self.load_state_dict(saved["state_dict"])
 
@@ -36,9 +35,10 @@ class Policy(nn.Module):
         array = array[..., None] == torch.arange(start, start + classes) if classes else array
         return array.reshape(len(array), -1).float()
 
-    def decide(self, x, mask, shape, counts=(), start=(), squash=False, half=1, middle=0, low=None, high=None):
-        if counts:  # one or several choices; the last outputs are their scores
-            x = x[:, -sum(counts) :] if mask is None else x[:, -sum(counts) :].masked_fill(~mask, -torch.inf)
+    def decide(self, x, mask, shape, outputs, counts=(), start=(), squash=False, half=1, middle=0, low=None, high=None):
+        x = x[:, slice(*outputs)]
+        if counts:  # scores of one or several choices
+            x = x if mask is None else x.masked_fill(~mask, -torch.inf)
             best = [scores.argmax(1) for scores in x.split(counts, 1)]
             return (torch.stack(best, 1) + torch.tensor(start)).reshape(-1, *shape)
         x = (x.tanh() if squash else x) * torch.tensor(half) + torch.tensor(middle)

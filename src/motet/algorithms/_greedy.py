@@ -34,7 +34,7 @@ class Layered(Protocol):
 
 @dataclass(frozen=True)
 class Choose:
-    """The action with the highest score, in each of several choices. The scores are the last outputs."""
+    """The action with the highest score, in each of several choices."""
 
     counts: tuple[int, ...]
     """Number of actions of each choice."""
@@ -42,15 +42,18 @@ class Choose:
     """The lowest action of each choice."""
     shape: tuple[int, ...]
     """Shape of an action."""
+    first: int = 0
+    """Number of outputs before the scores."""
 
     def about(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"counts": list(self.counts), "start": list(self.start), "shape": list(self.shape)}
+        numbers = {"counts": list(self.counts), "start": list(self.start), "shape": list(self.shape)}
+        return {**numbers, "outputs": [self.first, self.first + sum(self.counts)]}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The outputs, scaled to the box and clipped to it."""
+    """The first outputs, scaled to the box and clipped to it."""
 
     squash: bool
     """Whether the outputs go through tanh first."""
@@ -64,7 +67,7 @@ class Bound:
         """Return it as plain values."""
         arrays = {"half": self.half, "middle": self.middle, "low": self.low, "high": self.high}
         flat = {name: np.asarray(array, np.float32).ravel().tolist() for name, array in arrays.items()}
-        return {"squash": self.squash, **flat, "shape": list(self.shape)}
+        return {"squash": self.squash, **flat, "shape": list(self.shape), "outputs": [0, self.half.size]}
 
 
 @dataclass(frozen=True)

@@ -170,12 +170,12 @@ class TD3Config(Freezing):
 
     def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
         """Return the greedy policy of published weights, for export."""
-        layout, scale = TD3Layout.of(self, observation_space, action_space), ActionScale(action_space)
+        layout = TD3Layout.of(self, observation_space, action_space)
         seen: list[tuple[Layered, npt.NDArray[np.float32]]] = (
             [] if layout.encoder is None else [(layout.encoder, weights[layout.encoder_part])]
         )
         networks = [*seen, (layout.policy, weights[layout.policy_part])]
-        decision = Bound(True, scale.half, scale.middle, scale.low, scale.high, scale.shape)
+        decision = ActionScale(action_space).best(squash=True)
         return Greedy(Encoder(observation_space, self.n_frames), networks, decision, layout.statistics, weights)
 
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
@@ -198,6 +198,10 @@ class ActionScale:
         wide = np.asarray(low, np.float64), np.asarray(high, np.float64)
         self.middle = ((wide[0] + wide[1]) / 2).astype(np.float32).reshape(-1)
         self.half = ((wide[1] - wide[0]) / 2).astype(np.float32).reshape(-1)
+
+    def best(self, squash: bool) -> Bound:
+        """Return how the greedy action follows from vectors, which ``squash`` brings to [-1, 1] by tanh."""
+        return Bound(squash, self.half, self.middle, self.low, self.high, self.shape)
 
     def actions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Return actions ``[B, *shape]`` for vectors ``[B, size]``."""
