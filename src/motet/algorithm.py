@@ -210,10 +210,11 @@ class Behaviour(Protocol):
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
-        ``masks`` ``[B, n]`` is True where an action is allowed. A row's result depends on the other rows only through
+        ``masks`` ``[B, n]`` is True where an action is allowed; for other than Discrete spaces, masks are flat (see
+        :mod:`motet.masks`). A row's result depends on the other rows only through
         the random numbers drawn (and in torch by rounding), and each row always draws the same number of them. The
         returned arrays belong to the caller: later calls do not change them.
         """
@@ -291,7 +292,7 @@ class OwnStreams:
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return what the behaviour returns."""
         with self.streams:
             return self.behaviour.act(observations, masks, explore)

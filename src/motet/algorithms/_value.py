@@ -16,6 +16,7 @@ from motet.algorithms._encoder import Encoder
 from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.masks import is_discrete
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
@@ -85,7 +86,8 @@ class ValueConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
-        return self._reader({"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {})
+        n = n_actions(action_space, self)
+        return self._reader({"mask": Field((n,), "bool", next=True)} if masked else {})
 
     def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
         return ReaderSettings(
@@ -103,12 +105,13 @@ class ValueConfig:
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
-def n_actions(space: Space) -> int:
-    """Return the number of actions of a Discrete space."""
-    n = getattr(space, "n", None)
-    if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
-        raise SettingError(f"action space must be Discrete (int64) for DQN and IQN, got {space!r}; use ppo")
-    return int(n)
+def n_actions(space: Space, asker: ValueConfig | EpsilonGreedy) -> int:
+    """Return the number of actions of a Discrete space. ``asker``: the algorithm, which is named in the error."""
+    if is_discrete(space) and np.dtype(space.dtype) == np.int64:
+        return int(space.n)
+    name = type(asker).__name__.removesuffix("Config").removesuffix("Behaviour")
+    dtype = " with dtype int64" if is_discrete(space) else ""
+    raise SettingError(f"{name} needs a Discrete action space{dtype}, got {space!r}; use ppo")
 
 
 class EpsilonGreedy:
@@ -119,7 +122,7 @@ class EpsilonGreedy:
 
     def __init__(self, encoder: Encoder, action_space: Space) -> None:
         self._encoder = encoder
-        self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
+        self._n, self._first = n_actions(action_space, self), int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
         self._loaded, self._explores = False, False
         self._epsilon = 1.0

@@ -72,7 +72,7 @@ class DQNConfig(ValueConfig):
         return DQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
-        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space) + self.dueling
+        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, self) + self.dueling
         if self.network is not None:
             return seen.network(self.network, "network", outputs)
         first = None if self.encoder is None else seen.encoder(self.encoder)

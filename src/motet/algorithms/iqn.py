@@ -81,7 +81,7 @@ class IQNConfig(ValueConfig):
         return IQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
-        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space), None
+        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, self), None
         if self.network is not None:
             trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)
             if getattr(trunk, "second", ""):

@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
-from motet.algorithms._distributions import Choices, actions_of
+from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
@@ -148,9 +148,9 @@ class PPOConfig(Freezing):
         actions = actions_of(action_space)
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
-            if not isinstance(actions, Choices) or len(actions.counts) > 1:
-                raise SettingError(f"action masks are only valid with Discrete actions (got {action_space!r})")
-            extra["mask"] = Field((actions.outputs,), "bool", next=True)
+            if not actions.mask_size:
+                raise SettingError(f"action masks are not valid with continuous actions (got {action_space!r})")
+            extra["mask"] = Field((actions.mask_size,), "bool", next=True)
         return self._reader(extra)
 
     def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
@@ -268,7 +268,7 @@ class PPOBehaviour:
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
 from motet.nest import Nest
@@ -52,7 +49,7 @@ class LocalPolicy:
         """Ask the policy to begin an episode."""
         self._todo = lambda: self._reset(seed)
 
-    def ask(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    def ask(self, observation: Nest, mask: Nest = None) -> None:
         """Ask the policy for an action."""
         self._todo = lambda: self._act(observation, mask)
 
@@ -85,7 +82,7 @@ class LocalPolicy:
         policy = make_policy(self._spec, self._offered)
         return policy, asker(policy.act)
 
-    def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
+    def _act(self, observation: Nest, mask: Nest) -> Any:
         ask = self._ask
         assert ask is not None, "ask() needs ask_reset() first"
         action = _blamed("exception", lambda: ask(observation, mask))
