@@ -61,7 +61,7 @@ format: develop  ## Bring the style in order
 
 bench: develop  ## Measure everything against other designs and libraries
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	for name in replay publication bell plan learner train collect isolation ray; do $(BIN)/python -m benchmarks $$name; done
+	for name in replay publication bell plan learner empower train reproducible collect isolation ray; do $(BIN)/python -m benchmarks $$name; done
 
 sanitize: develop  ## Run the core under the address, undefined and thread sanitizers
 	PYTHON=$(BIN)/python bash tests/native/run.sh

@@ -33,7 +33,7 @@ from motet.training.roster import make_roster
 from motet.training.settings import Settings as RunSettings
 from motet.training.shared import SharedMemory
 
-__all__ = ["run"]
+__all__ = ["WORLDS", "pendulum_handles", "run"]
 
 HIDDEN, BATCH, RATE = (256, 256), 256, 3e-4
 CONFIG = TD3Config(hidden=HIDDEN, batch_size=BATCH, learning_rate=RATE, min_rows=1000)
@@ -90,7 +90,8 @@ def _pendulum() -> Any:
     return gymnasium.make("Pendulum-v1")
 
 
-def _handles(settings: RunSettings) -> SharedMemory:
+def pendulum_handles(settings: RunSettings) -> SharedMemory:
+    """Return the shared memory of a run of TD3 on Pendulum-v1."""
     return SharedMemory(make_roster(_pendulum, CONFIG, settings))
 
 
@@ -99,8 +100,10 @@ def _handles(settings: RunSettings) -> SharedMemory:
 
 def _overlap(result: Result, settings: Settings) -> None:
     given, seconds = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS), _window(settings)
-    acting, learning = (5e-5, 5e-3) if settings.quick else balance(_handles, given, (0.001, 0.02), seconds)
-    work = Work(_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given, slack=8.0)
+    acting, learning = (5e-5, 5e-3) if settings.quick else balance(pendulum_handles, given, (0.001, 0.02), seconds)
+    work = Work(
+        pendulum_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given, slack=8.0
+    )
     asks = {"motet, overlapped": work.overlapped, "motet, in turns": work.in_turns}
     interleave(result, "work", asks, settings.repeats, warm=False)
     result.facts.update(serial_step_us=acting * 1e6, serial_update_us=learning * 1e6)
@@ -112,7 +115,7 @@ def _overlap(result: Result, settings: Settings) -> None:
 
 def _busy(result: Result, settings: Settings) -> None:
     def measured() -> float:
-        shared = _handles(RunSettings(steps=FOR_EVER))
+        shared = pendulum_handles(RunSettings(steps=FOR_EVER))
         learner = role(shared, "learner-0", shared.roster.actors, lambda _: (_play_timed, (shared,)))
         with System(shared, [learner, *actor_roles(shared)]) as system:
             at_work(system)
@@ -155,7 +158,7 @@ def _against_sb3(result: Result, settings: Settings) -> None:
     seconds = 2 * _window(settings)
 
     def motet() -> float:
-        shared = _handles(RunSettings(steps=FOR_EVER, updates_per_step=1.0))
+        shared = pendulum_handles(RunSettings(steps=FOR_EVER, updates_per_step=1.0))
         with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
             at_work(system)
             steps, updates = system.rates(seconds)

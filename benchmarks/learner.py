@@ -1,7 +1,8 @@
-"""``motet bench learner``: networks of users (any torch module) against the shipped ones and other libraries.
+"""``motet bench learner``: networks of users (any torch module) and native recurrent ones against others.
 
 All learn DQN with 64-64 hidden units from batches of 64 transitions, which they sample themselves from 10,000
-rows of 32 floats; one torch thread. Acting is one agent's network for 16 worlds.
+rows of 32 floats; one torch thread. Acting is one agent's network for 16 worlds. Recurrent networks are GRUs with 64
+inputs and 64 units.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
 
 from benchmarks import Comparison, Measure, Result, Settings, interleave
+from motet._native import Recurrent
 from motet.algorithm import stacked_batch
 from motet.algorithms import DQNConfig
 from motet.replay import Field, Replay, ReplaySpec
@@ -26,17 +28,24 @@ __all__ = ["run"]
 
 SPACE, ACTIONS, ROWS, STACK = Box(-1, 1, (32,)), Discrete(4), 10_000, 8
 SHIPPED, OWN, SB3, LOOP, STACKED = "motet, shipped", "motet, own module", "stable-baselines3", "motet, loop", "motet"
+NATIVE, CELL, UNITS = "motet, native", "torch.nn.GRUCell", 64
 MEASURES = {
     "learning": Measure("Double DQN, one agent, sampling included", "updates/s"),
     "plain_learning": Measure("DQN that is not double, one agent, sampling included", "updates/s"),
     "stacking": Measure(f"Double DQN of {STACK} agents with own modules", "updates/s"),
     "acting": Measure("Actions of an own module", "actions/s"),
+    "gru_step_1": Measure("One step of a GRU for 1 row", "steps/s"),
+    "gru_step_16": Measure("One step of a GRU for 16 rows", "steps/s"),
+    "gru_passes": Measure("Forward and backward pass of a GRU, 32 sequences of 32 rows with borders", "passes/s"),
 }
 COMPARISONS = {
     "own_vs_shipped": Comparison("learning", OWN, SHIPPED, 0.4),
     "own_vs_sb3": Comparison("plain_learning", OWN, SB3, 2),
     "own_stacked_vs_loop": Comparison("stacking", STACKED, LOOP, 2),
     "own_acting": Comparison("acting", "16 rows at once", "16 calls with one row", 8),
+    "gru_native_vs_torch": Comparison("gru_step_1", NATIVE, CELL, 5),
+    "gru_native_vs_torch_16": Comparison("gru_step_16", NATIVE, CELL, 2),
+    "gru_passes_vs_torch": Comparison("gru_passes", NATIVE, CELL, 3),
 }
 
 
@@ -71,6 +80,11 @@ def run(settings: Settings) -> Result:
         interleave(result, "stacking", passes, settings.repeats)
         acting = {"16 rows at once": rate(_acting(16)), "16 calls with one row": rate(_acting(1))}
         interleave(result, "acting", acting, settings.repeats)
+        for rows in (1, 16):
+            steps = {NATIVE: rate(_native_step(rows)), CELL: rate(_torch_step(rows))}
+            interleave(result, f"gru_step_{rows}", steps, settings.repeats)
+        passes = {NATIVE: rate(_native_passes(32, 32)), CELL: rate(_torch_passes(32, 32))}
+        interleave(result, "gru_passes", passes, settings.repeats)
         return result
     finally:
         torch.set_num_threads(before)
@@ -147,3 +161,64 @@ def _acting(rows: int) -> Callable[[], object]:
             behaviour.act(seen[i : i + rows])
 
     return act
+
+
+def _gru() -> tuple[Recurrent, np.ndarray[Any, Any]]:
+    offsets = np.cumsum([0, 3 * UNITS * UNITS, 3 * UNITS * UNITS, 3 * UNITS]).tolist()
+    net = Recurrent("gru", UNITS, UNITS, offsets)
+    return net, np.random.default_rng(0).uniform(-1 / 8, 1 / 8, (1, net.end)).astype(np.float32)
+
+
+def _native_step(rows: int) -> Callable[[], object]:
+    net, row = _gru()
+    x, state = np.ones((rows, UNITS), np.float32), np.zeros((rows, UNITS), np.float32)
+    return lambda: net.step(row, x, state, np.empty_like(state))
+
+
+def _torch_step(rows: int) -> Callable[[], object]:
+    import torch
+
+    cell, x, state = torch.nn.GRUCell(UNITS, UNITS), torch.ones(rows, UNITS), torch.zeros(rows, UNITS)
+
+    def step() -> None:
+        with torch.inference_mode():
+            cell(x, state)
+
+    return step
+
+
+def _sequences(count: int, length: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return inputs, stored states and the borders of episodes."""
+    rng, shape = np.random.default_rng(0), (1, count, length)
+    x, memory = (rng.normal(size=(*shape, UNITS)).astype(np.float32) for _ in range(2))
+    return x, memory, rng.random(shape) < 1 / length
+
+
+def _native_passes(count: int, length: int) -> Callable[[], object]:
+    (net, rows), (x, memory, begin) = _gru(), _sequences(count, length)
+    out, kept = np.zeros_like(x), np.zeros((*x.shape[:3], net.kept_size), np.float32)
+    grad_out, grad_rows, grad_x = np.ones_like(x), np.zeros_like(rows), np.zeros_like(x)
+
+    def both() -> None:
+        net.unroll(rows, x, memory, begin, out, kept)
+        net.backward(rows, x, begin, kept, grad_out, 0, grad_rows, grad_x)
+
+    return both
+
+
+def _torch_passes(count: int, length: int) -> Callable[[], object]:
+    import torch
+
+    cell = torch.nn.GRUCell(UNITS, UNITS)
+    x, memory, begin = (torch.from_numpy(array[0]) for array in _sequences(count, length))
+    x.requires_grad_()
+    leaves, grad = [x, *cell.parameters()], torch.ones(count, length, UNITS)
+
+    def both() -> None:
+        state, out = memory[:, 0], []
+        for t in range(length):
+            state = cell(x[:, t], torch.where(begin[:, t, None], memory[:, t], state))
+            out.append(state)
+        torch.autograd.grad(torch.stack(out, 1), leaves, grad)
+
+    return both

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.system import System, actor_roles, at_work, learner_roles, serial_role
 from motet.system.supervisor import Role
@@ -37,7 +38,14 @@ class Work:
 
     def overlapped(self) -> float:
         """Return the seconds that an actor and a learner need."""
-        settings = replace(self.settings, updates_per_step=self.pace, slack=max(self.slack, self.pace))
+        return self._at_once(slack=max(self.slack, self.pace))
+
+    def in_periods(self) -> float:
+        """Return the seconds that they need if the run is reproducible."""
+        return self._at_once(reproducible=True)
+
+    def _at_once(self, **more: Any) -> float:
+        settings = replace(self.settings, updates_per_step=self.pace, **more)
         return self._seconds(settings, lambda shared: [*learner_roles(shared), *actor_roles(shared)])
 
     def in_turns(self) -> float:

@@ -5,7 +5,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from motet.algorithm import Field, ReaderSettings, SavesStream, stacked_batch
 from motet.algorithms import DQNConfig, IQNConfig, PPOConfig, TD3Config
 from motet.algorithms._dqn_learner import DQN
-from motet.algorithms._value import EpsilonGreedy
+from motet.algorithms._value import ValueBehaviour
 from motet.errors import SettingError, SpecError
 from motet.replay import Replay, ReplaySpec
 from motet.runs.plain import decode, encode
@@ -26,9 +26,10 @@ def test_schedules() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"batch_size": 0}, {"gamma": -0.1}, {"alpha": 1.1}, {"beta": Linear(0, 2, 5)}, {"length": 3}, {"once": True},
+        {"batch_size": 0}, {"gamma": -0.1}, {"alpha": 1.1}, {"beta": Linear(0, 2, 5)}, {"length": -1}, {"once": True},
         {"once": True, "length": 3, "prioritised": True}, {"min_rows": 9, "capacity": 8}, {"n_step": 0},
-        {"n_frames": 0},
+        {"n_frames": 0}, {"burn_in": 1}, {"length": 3, "burn_in": 3}, {"once": True, "length": 3, "burn_in": 1},
+        {"length": 3, "n_step": 256},
     ],
 )  # fmt: skip
 def test_settings_that_contradict_raise(wrong) -> None:
@@ -50,6 +51,12 @@ def test_a_stacked_batch_has_the_shapes_of_its_settings() -> None:
         once.observation["a"].shape == (2, 5, 7, 2) and once.action.shape == (2, 5, 6) and once.next_observation is None
     )
     assert once.extra["mask"].shape == (2, 5, 7, 4) and once.valid is not None
+    settings = ReaderSettings(batch_size=5, length=6, burn_in=2, n_step=3, prioritised=True, extra=extra)
+    many = stacked_batch(space, Discrete(4), settings, agents=2)
+    assert many.observation["a"].shape == (2, 5, 9, 2) and many.extra["mask"].shape == (2, 5, 9, 4)
+    assert many.action.shape == many.reward.shape == many.valid.shape == many.ahead.shape == (2, 5, 6)
+    assert many.row.shape == many.lane.shape == many.weight.shape == (2, 5) and many.next_observation is None
+    assert (settings.learned_rows, settings.stride, settings.reads_ahead) == (4, 4, 8)
 
 
 class Broken(DQN):
@@ -95,9 +102,9 @@ def test_streams_that_cannot_be_continued_are_named(fault: str, monkeypatch: pyt
     methods, clause = STREAMS[fault]
     for name, method in methods.items():
         if method is None:
-            monkeypatch.delattr(EpsilonGreedy, name)
+            monkeypatch.delattr(ValueBehaviour, name)
         else:
-            monkeypatch.setattr(EpsilonGreedy, name, method)
+            monkeypatch.setattr(ValueBehaviour, name, method)
     with pytest.raises(SpecError, match=clause):
         check_algorithm(DQNConfig(hidden=(8,), batch_size=4, min_rows=4), Box(0, 1, (3,)), Discrete(2))
 

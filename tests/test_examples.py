@@ -35,6 +35,7 @@ def test_examples_that_need_nothing(name, last):
         ("td3_pendulum", 1200, "without exploration"),
         ("ppo_cartpole", 4000, "the likeliest actions"),
         ("self_play", 3200, "against strong"),
+        ("own_loss", 1500, " updates"),
         ("object_gridworld", 1200, "return of all agents"),
         ("partners", 1200, "beside the first run"),
         ("learn_to_empower", 1200, "of the way from a random robot to the exact one"),

@@ -23,6 +23,7 @@ PAGES = [
     "glossary",
     "iqn",
     "object_gridworld",
+    "own_algorithm",
     "own_network",
     "platforms",
     "reproducibility",

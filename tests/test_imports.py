@@ -48,10 +48,11 @@ MODELS = {"motet.world.coded"}
 
 
 # What algorithms learn with. Configs, and how agents act, do without torch.
-LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "ppo", "td3", "value")}
+LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "loss", "ppo", "td3", "value")}
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
+        "_loss_checks",
         "_module_checks",
         "_module_network",
         "_convolution",

@@ -128,6 +128,8 @@ class LaneReader:
         prioritised: bool,
         alpha: float,
         epsilon: float,
+        length: int,
+        burn_in: int,
         seed: npt.NDArray[np.uint64],
     ) -> LaneReader: ...
     @property
@@ -140,7 +142,7 @@ class LaneReader:
     ) -> None: ...
     def release(self) -> None: ...
     def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None: ...
-    def forget(self) -> None: ...
+    def forget(self, open: bool = False, /) -> None: ...
     def ready(self) -> int: ...
     def fragments(self, length: int, /) -> int: ...
     def _counters(self) -> tuple[int, int, int, int, int]: ...
@@ -202,6 +204,53 @@ class Mlp:
     @property
     def end(self) -> int: ...
     def forward(self, flat: npt.NDArray[np.float32], x: npt.NDArray[Any], out: npt.NDArray[np.float32], /) -> None: ...
+
+class Recurrent:
+    def __new__(
+        cls,
+        kind: str,
+        inputs: int,
+        size: int,
+        offsets: Sequence[int],
+        scale: float = 1.0,
+        variant: str | None = None,
+    ) -> Recurrent: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def state_size(self) -> int: ...
+    @property
+    def kept_size(self) -> int: ...
+    def step(
+        self,
+        flat: npt.NDArray[np.float32],
+        x: npt.NDArray[Any],
+        state: npt.NDArray[np.float32],
+        out: npt.NDArray[np.float32],
+        /,
+    ) -> None: ...
+    def unroll(
+        self,
+        rows: npt.NDArray[np.float32],
+        x: npt.NDArray[np.float32],
+        memory: npt.NDArray[np.float32],
+        begin: npt.NDArray[np.bool_],
+        out: npt.NDArray[np.float32],
+        kept: npt.NDArray[np.float32] | None,
+        /,
+    ) -> None: ...
+    def backward(
+        self,
+        rows: npt.NDArray[np.float32],
+        x: npt.NDArray[np.float32],
+        begin: npt.NDArray[np.bool_],
+        kept: npt.NDArray[np.float32],
+        grad_out: npt.NDArray[np.float32],
+        learn_from: int,
+        grad_rows: npt.NDArray[np.float32] | None,
+        grad_x: npt.NDArray[np.float32] | None,
+        /,
+    ) -> None: ...
 
 def choose(
     values: npt.NDArray[np.float32],

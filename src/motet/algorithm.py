@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Interval
 
-from motet.arrays import Batch, Field
+from motet.arrays import MOST_AHEAD, Batch, Field
 from motet.errors import SettingError
 from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages, check_stages
@@ -54,7 +54,7 @@ class ReaderSettings:
     """What an algorithm needs from its agents' replay; the learner makes replay and reader from these settings."""
 
     batch_size: Annotated[int, Ge(1)]
-    """Number of transitions in a batch; with ``once``, number of fragments."""
+    """Number of transitions in a batch; with ``once``, number of fragments, and with ``length`` alone, of sequences."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1
@@ -76,9 +76,12 @@ class ReaderSettings:
     once: bool = False
     """Read every row once and in order, in fragments of ``length`` rows, instead of sampling."""
     length: Annotated[int, Ge(0)] = 0
-    """Number of rows in a fragment; only with ``once``."""
+    """With ``once``: number of rows in a fragment. Otherwise: number of consecutive rows in a sequence; 0: batches
+    consist of single transitions."""
+    burn_in: Annotated[int, Ge(0)] = 0
+    """Number of rows at the beginning of a sequence that are not learned from."""
     next_observation: bool = True
-    """Whether batches have the observation at the end of a transition; not with ``once``."""
+    """Whether batches have the observation at the end of a transition; not with ``once`` or ``length``."""
     stages: Stages = ALWAYS
     """Stages of the agent's run. A stage is published as soon as it begins, and may clear the replay."""
 
@@ -88,9 +91,15 @@ class ReaderSettings:
         self._check_rules()
 
     def _check_rules(self) -> None:
-        if self.once != (self.length > 0):
-            least = "an int >= 1" if self.once else "0"
-            raise SettingError(f"length must be {least} with once={self.once}, got {self.length}")
+        if self.once and not self.length:
+            raise SettingError(f"length must be an int >= 1 with once={self.once}, got {self.length}")
+        if self.burn_in and (self.once or self.burn_in >= self.length):
+            raise SettingError(
+                f"burn_in must be an int from 0 to below the length of a sequence, got {self.burn_in} with "
+                f"length={self.length} and once={self.once}"
+            )
+        if self.length and self.n_step > MOST_AHEAD:
+            raise SettingError(f"n_step must be an int from 1 to {MOST_AHEAD} with length > 0, got {self.n_step}")
         if self.once and (self.n_step > 1 or self.prioritised):
             raise SettingError(
                 f"once is only valid with n_step=1 and prioritised=False (got n_step={self.n_step} and "
@@ -103,6 +112,26 @@ class ReaderSettings:
         if self.min_rows > self.capacity:
             raise SettingError(f"min_rows must be at most the capacity {self.capacity}, got {self.min_rows}")
 
+    @property
+    def sequences(self) -> bool:
+        """Whether sequences are sampled."""
+        return self.length > 0 and not self.once
+
+    @property
+    def learned_rows(self) -> int:
+        """Number of rows that are learned from in one transition, fragment or sequence."""
+        return max(1, self.length - self.burn_in)
+
+    @property
+    def stride(self) -> int:
+        """Number of rows from one row at which a transition or a sequence may begin to the next."""
+        return self.learned_rows if self.prioritised else 1
+
+    @property
+    def reads_ahead(self) -> int:
+        """Number of rows after its first one that a sampled transition or sequence reads."""
+        return self.n_step + (self.length - 1 if self.sequences else 0)
+
 
 def stacked_batch(observation_space: Space, action_space: Space, settings: ReaderSettings, agents: int) -> Batch:
     """Return empty arrays for the batches of a stack of agents.
@@ -112,11 +141,13 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
     >>> batch.next_observation.shape, batch.action.dtype, batch.agent(1).reward.shape
     ((5, 4, 3), dtype('int64'), (4,))
     """
-    length = (settings.length,) if settings.once else ()
-    rows = (agents, settings.batch_size, *length)
-    more = (agents, settings.batch_size, *(n + 1 for n in length))
+    draws = (agents, settings.batch_size)
+    length = (settings.length,) if settings.length else ()
+    rows = (*draws, *length)
+    more = (*draws, *(n + settings.n_step for n in length))
     frames = (settings.n_frames,) if settings.n_frames > 1 else ()
-    has_next = settings.next_observation and not settings.once  # otherwise observations have one more row
+    has_next = settings.next_observation and not length  # otherwise observations have more rows
+    drawn = draws if settings.sequences else rows
 
     def arrays(lead: tuple[int, ...], space: Space) -> Nest:
         return map_space(lambda s: np.zeros((*lead, *s.shape), s.dtype), space)
@@ -127,13 +158,14 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
         reward=np.zeros(rows, np.float32),
         discount=np.zeros(rows, np.float32),
         version=np.zeros(rows, np.uint64),
-        lane=np.zeros(rows, np.uint32),
-        row=np.zeros(rows, np.uint64),
+        lane=np.zeros(drawn, np.uint32),
+        row=np.zeros(drawn, np.uint64),
         extra={name: arrays(more if item.next else rows, item) for name, item in settings.extra.items()},
         next_observation=arrays((*more, *frames), observation_space) if has_next else None,
         next_extra={name: arrays(rows, item) for name, item in settings.extra.items() if item.next and not length},
-        weight=np.ones(rows, np.float32) if settings.prioritised else None,
+        weight=np.ones(drawn, np.float32) if settings.prioritised else None,
         valid=np.ones(rows, np.bool_) if length else None,
+        ahead=np.ones(rows, np.uint8) if settings.sequences else None,
     )
 
 
@@ -143,7 +175,7 @@ class Update(NamedTuple):
     metrics: Mapping[str, npt.NDArray[np.float32]]
     """Arrays ``[A]`` by name. Algorithms may compute them in some updates only, so values can be from an older one."""
     priorities: npt.NDArray[np.float32] | None = None
-    """New priorities ``[A, batch]`` of the transitions, or None."""
+    """New priorities ``[A, batch]`` of the transitions or sequences, or None."""
 
 
 class Sizes(NamedTuple):

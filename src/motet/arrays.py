@@ -15,7 +15,10 @@ from motet.errors import SettingError
 from motet.nest import Nest, map_nest
 from motet.settings import check_fields
 
-__all__ = ["ArraySpec", "Batch", "Field"]
+__all__ = ["MOST_AHEAD", "ArraySpec", "Batch", "Field"]
+
+MOST_AHEAD = 255
+"""Most rows that a transition of a sequence may span: ``Batch.ahead`` has one byte for them."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,9 @@ class Batch:
     The next batch of the same reader and size overwrites them. Observations with frames are ``[batch, n_frames, ...]``.
     If rows are read once, arrays are ``[fragments, length, ...]``. Then ``observation`` and fields with a next value
     have one more row, ``[fragments, length + 1, ...]``: row ``t + 1`` is the result of the action of row ``t``.
+
+    Arrays of sequences are ``[batch, length, ...]`` as well, and those of observations and fields with a next value are
+    ``[batch, length + n_step, ...]``; ``lane``, ``row`` and ``weight`` are ``[batch]``, for the first row of each.
     """
 
     observation: Nest
@@ -97,8 +103,11 @@ class Batch:
     weight: npt.NDArray[np.float32] | None = None
     """Importance weights, divided by the largest one (prioritised replay)."""
     valid: npt.NDArray[np.bool_] | None = None
-    """For rows that are read once: False where no transition starts (the final row of an episode, or the last row
+    """For fragments and sequences: False where no transition starts (the final row of an episode, or the last row
     before a writer died)."""
+    ahead: npt.NDArray[np.uint8] | None = None
+    """For sequences: how many rows later the transition that starts here ends, up to ``n_step``; 0 where none
+    starts."""
 
     def map(self, function: Callable[[npt.NDArray[Any]], Any]) -> Batch:
         """Return a batch of the function's results for each array."""

@@ -133,6 +133,10 @@ class Pace:
         """Return the number of the version by which all actors act in a period."""
         return max(1, period + 1 - self.ahead)
 
+    def first_period_after(self, phase: int) -> int:
+        """Return the first period in which actors act by the version of a phase."""
+        return phase + 1 + self.ahead
+
     def may_learn_phase(self, phase: int, periods: int) -> bool:
         """Whether a stack may begin a phase when every actor has ended this many periods."""
         return phase < periods

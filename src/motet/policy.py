@@ -10,6 +10,7 @@ two levels, made from a :class:`WorldDescription`: its ``agent_policy(agent)`` r
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -306,6 +307,8 @@ class RandomPolicy:
         self._first = 0 if self._n is None else int(getattr(action_space, "start", 0))
         if self._n is None and not hasattr(action_space, "sample"):
             raise SettingError(f"action space must be a Gymnasium space, got {action_space!r}")
+        if self._n is None:  # others may draw from the same object
+            self._space = copy.deepcopy(action_space)
         self._rng = np.random.default_rng(0)
 
     def reset(self, seed: int) -> None:

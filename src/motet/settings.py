@@ -202,9 +202,12 @@ def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 def kinds_of(cls: Any) -> dict[str, Any]:
     """The annotation of each field of a dataclass; Any where a name in it is imported for type checkers only."""
     found: dict[str, Any] = {}
+    wanted = {field.name for field in dataclasses.fields(cls)}  # without class variables
     for base in reversed(cls.__mro__):
         names = vars(sys.modules.get(base.__module__, builtins))
         for name, note in inspect.get_annotations(base).items():
+            if name not in wanted:
+                continue
             holder = types.SimpleNamespace(__annotations__={name: note})
             try:
                 found |= typing.get_type_hints(holder, names, dict(vars(base)), include_extras=True)

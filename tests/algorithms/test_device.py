@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from support.poisoned_device import PoisonedDevice, Strayed
+from support.foreign_losses import A2C, DDPG, MyDQN
+from support.foreign_networks import PictureAndVector
+from support.poisoned_device import PoisonedDevice, Strayed, There
+from torch.utils._pytree import tree_map
 
 from motet.algorithm import Algorithm, AlgorithmConfig, Batch, stacked_batch
+from motet.algorithms import _loss_learner
 from motet.algorithms._device import Device
+from motet.algorithms._loss_learner import LossLearner
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.loss import LossConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
 
@@ -55,6 +61,14 @@ CASES: dict[str, tuple[AlgorithmConfig, Any, Any, int, int]] = {
         *(NEST, SEVERAL, 8 + STATISTICS_WRITTEN, 5 + STATISTICS_READ),
     ),
     "ppo, late": (PPOConfig(**ONCE), VECTOR, LATE, 6, 3),
+    # dqn: and the settings that are schedules
+    "own loss": (MyDQN(batch_size=8, min_rows=8, target_every=7), VECTOR, LATE, 6, 0),
+    "own loss, prioritised, masked": (
+        MyDQN(batch_size=8, min_rows=8, prioritised=True, network=PictureAndVector),
+        *(Dict(picture=PICTURE, vector=VECTOR, room=Discrete(3)), THREE, 13, 1),
+    ),
+    "own loss, several networks": (DDPG(batch_size=8, min_rows=8), VECTOR, AXES, 7, 0),
+    "own loss, rows read once": (A2C(batch_size=4, length=8), VECTOR, THREE, 7, 0),
     "ppo, pictures": (PPOConfig(**ONCE), PICTURE, THREE, 6, 3),
 }
 
@@ -69,10 +83,13 @@ def one_thread() -> Iterator[None]:
 
 def learner(name: str, agents: int, device: Device) -> tuple[Algorithm, Batch]:
     config, observations, actions, _, _ = CASES[name]
+    settings = config.replay(observations, actions, masked="masked" in name)
+    if isinstance(config, LossConfig):
+        made = LossLearner(config, observations, actions, range(5, 5 + agents), device)
+        return made, stacked_batch(observations, actions, settings, agents)
     algorithm = type(config).__name__.removesuffix("Config")
     module = importlib.import_module(f"motet.algorithms._{algorithm.lower()}_learner")
     made = getattr(module, algorithm)(config, observations, actions, range(5, 5 + agents), device)
-    settings = config.replay(observations, actions, masked="masked" in name)
     return made, stacked_batch(observations, actions, settings, agents)
 
 
@@ -117,6 +134,23 @@ def course(name: str, agents: int, device: Device) -> list[bytes]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_device_computes_what_the_cpu_does_bit_for_bit(name: str, agents: int) -> None:
     assert course(name, agents, PoisonedDevice()) == course(name, agents, Device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["own loss", "own loss, several networks", "own loss, rows read once"])
+def test_stacked_losses_are_computed_bit_for_bit_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = course(name, 4, Device("cpu"))
+
+    def vmap(function: Any, **how: Any) -> Any:
+        def called(*given: Any) -> Any:  # vmap forgets the class of its tensors
+            mark = isinstance(given[-1]["reward"], There)
+            found = torch.func.vmap(function, **how)(*given)
+            return tree_map(lambda one: one.as_subclass(There) if mark else one, found)
+
+        return called
+
+    monkeypatch.setattr(_loss_learner, "vmap", vmap)
+    assert course(name, 4, PoisonedDevice()) == given
+    assert isinstance(learner(name, 4, PoisonedDevice())[0]._losses, _loss_learner.StackedLosses)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,11 +14,13 @@ from motet import Settings, resume, train
 from motet.algorithms._device import Device
 from motet.algorithms._empower_learner import Formulas, ModelRows
 from motet.algorithms.empower import EmpowerConfig
+from motet.cli import main
 from motet.cli.flags import parse
 from motet.errors import ModelError, SettingError
-from motet.evaluation.exact import ExactEmpowerment, compare_exact, share_of_the_way
+from motet.evaluation.exact import ExactEmpowerment, behaviour_of, compare_exact, share_of_the_way
 from motet.plan import Robot, enumerate_states, solve_robot
 from motet.replay import ReplaySpec
+from motet.reports.exact import compare_with_exact
 from motet.schedule import Linear, Stages
 from motet.worlds import Bushes, OneMind, Rooms
 
@@ -364,6 +366,45 @@ def test_evaluations_tell_how_far_the_robot_is(tmp_path):
     assert [line["score"] for line in lines] == [line["exact"]["share"] for line in lines]
     assert len({line["score"] for line in lines}) == len(lines) >= 2
     assert compare_exact(tmp_path / "run").share == lines[-1]["score"]
+
+
+def test_the_command_compares_and_draws_the_exact_solution_beside_the_learned_one(tmp_path, capsys):
+    run = tmp_path / "run"
+    flags = "train bushes --world.horizon 3 --algorithm empower --empower.hidden 16 --empower.min-rows 64 --steps 240"
+    evaluations = "--evaluate-every 80 --evaluate-episodes 2 --score motet.evaluation.exact:share_of_the_way"
+    asked = [*flags.split(), *evaluations.split(), "--engine", "serial", "--compare-exact", "--run", str(run)]
+    assert main(asked) == 0
+    assert (
+        f"exact solution: {compare_exact(run)}\n{run / 'exact.png'}\n{run / 'exact_curves.png'}\n"
+        in capsys.readouterr().out
+    )
+    behaviour = behaviour_of(run)
+    exact = ExactEmpowerment(behaviour)
+    picture = exact.picture(behaviour)
+    top, bottom = (colours(half) for half in np.array_split(picture, 2))
+    assert len(top - bottom) > 50, "the learned robot must not be drawn as the exact one"
+
+
+def colours(picture):
+    return set(map(tuple, picture.reshape(-1, 3).tolist()))
+
+
+class Undrawn(Bushes):
+    """A model without pictures."""
+
+    @property
+    def picture(self):
+        raise AttributeError("picture")
+
+
+def test_a_model_that_cannot_be_drawn_is_compared_all_the_same(tmp_path):
+    config = EmpowerConfig(stages=Stages(), beta=5.0, **SMALL)
+    settings = Settings(steps=60, engine="serial")
+    train(functools.partial(Undrawn, horizon=3), config, settings, run=tmp_path / "run")
+    gap, lines = compare_with_exact(tmp_path / "run", trust=True)
+    assert gap.exact_value == pytest.approx(-7.96125, abs=1e-4)
+    assert len(lines) == 1
+    assert lines[0].startswith("no picture: model must have picture(state)")
 
 
 def test_only_empowerment_is_compared_on_the_command_line():

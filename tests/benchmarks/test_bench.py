@@ -27,7 +27,11 @@ NAMES = {
         "torn_load_state_dict", "torn_slot_flip",
     },
     "bell": {"roundtrip_vs_queue", "roundtrip_busy_vs_queue", "joint8_vs_queue"},
-    "learner": {"own_vs_shipped", "own_vs_sb3", "own_stacked_vs_loop", "own_acting"},
+    "learner": {
+        "own_vs_shipped", "own_vs_sb3", "own_stacked_vs_loop", "own_acting", "gru_native_vs_torch",
+        "gru_native_vs_torch_16", "gru_passes_vs_torch",
+    },
+    "empower": {"two_actors_vs_one", "update_ms"},
     "isolation": {
         "decision_vs_queue", "joint8_vs_queue", "parallel_thinking", "pooled_vs_fresh", "jobs2_vs_1", "start_s",
     },

@@ -179,3 +179,45 @@ def test_the_same_policy_by_hand():
         with pytest.raises(PolicyFailure, match="answer: the action is") as failure:
             policy.act(np.zeros(4, np.float32))
         assert failure.value.cause == "answer"
+
+
+class SharedBox(playing.Duet):
+    """Its agents have one space, as an object, and actions that are numbers of it."""
+
+    _acting = Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent):
+        return self._acting
+
+    def step(self, actions):
+        assert all(abs(action[0]) <= 1 for action in actions.values())
+        return super().step(actions)
+
+
+class DrawsFromItsSpace:
+    """As many policies do."""
+
+    def __init__(self, action_space):
+        self.space = action_space
+
+    def reset(self, seed):
+        self.space.seed(seed)
+
+    def act(self, observation):
+        return self.space.sample()
+
+
+class WidensItsBox(DrawsFromItsSpace):
+    def act(self, observation):
+        self.space.high[:] = 5
+        return np.array([4], np.float32)
+
+
+@pytest.mark.parametrize("policy", ["random", DrawsFromItsSpace, WidensItsBox])
+def test_policies_in_one_process_share_no_space(workers, policy):
+    """They drew from one generator, and could change what the others, and the world, took for an action."""
+    results = [
+        motet.evaluate(SharedBox, policy, episodes=2, isolate=isolate, workers=workers) for isolate in (False, True)
+    ]
+    assert results[0] == results[1]
+    assert not any(one.failed for one in results[0].episodes)

@@ -48,7 +48,7 @@ def is_bad(below=0.3):
     return found
 
 
-@pytest.mark.parametrize("fault", ["bug", "ragged", "leaves"])
+@pytest.mark.parametrize("fault", ["bug", "ragged", "leaves", "circle"])
 def test_a_world_that_raises_costs_its_episode_alone(workers, sound, fault):
     """Also if it stays broken, if it raises between two questions, and if it ends the interpreter."""
     bad = is_bad()
@@ -67,7 +67,8 @@ def test_a_world_that_raises_costs_its_episode_alone(workers, sound, fault):
     assert first.scores()["Trader"].count == sum("Trader" in one.policies for one in first.episodes if not one.failed)
     assert first.team().count == EPISODES - len(bad)
     assert not first.partial and not first.failures() and first.failed() == {"world": len(bad)}
-    what = {"bug": "IndexError", "ragged": "shape", "leaves": "SystemExit: the exchange is closed"}[fault]
+    leaves = "SystemExit: the exchange is closed"
+    what = {"bug": "IndexError", "ragged": "shape", "leaves": leaves, "circle": "in a circle"}[fault]
     assert all(what in first.episodes[number].detail for number in bad)
     assert sum(f"episode {bad[0]} failed" in line and what in line for line in said) == len(results)
     for result in results[1:]:

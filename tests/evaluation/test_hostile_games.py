@@ -50,67 +50,112 @@ SANDBOXED = {
     "FillsItsFolder": {"exception", "refused"},
     "WritesALargeFile": {"exception"},
 }
+GUESTS_IN_PROCESS = {
+    "LiftsItsMask": {"answer"},
+    "WidensItsSpace": {"answer"},
+    "SharesItsSpace": FINE,
+    "SpoilsItsObservation": FINE,
+    "AnswersACoroutine": {"answer"},
+    "AnswersABroadcast": {"answer"},
+    "BlamesItself": {"exception"},
+    "RaisesALongText": {"exception"},
+    "RaisesOddNotes": {"exception"},
+    "ChangesItsMethods": FINE,
+}
+GUESTS_ISOLATED = {
+    **GUESTS_IN_PROCESS,
+    "LeavesAThread": FINE,
+    "ChangesItsInterpreter": {None, "exception"},
+    "MovesAway": FINE,
+    "PressesCtrlC": FINE,
+    "ClosesItsOutput": {"exception"},
+    "NamesItsThreads": {"refused"},
+    "EatsSharedMemory": {"memory"},
+    "EatsUnseen": {"memory"},
+}
+GUESTS_SANDBOXED = {
+    **GUESTS_ISOLATED,
+    "EatsMemoryInAFile": {"refused"},
+    "MakesManyFiles": {"exception", "refused"},
+    "LinksOutside": {"exception"},
+}
 
 
 class Alone(ParallelEnv):
-    """Each agent plays for itself: its return is the sum of its actions, weighted by the turn."""
+    """Each agent plays for itself: its return is the sum of its actions, weighted by the turn.
+
+    All agents have the same spaces, as objects. With masks, the last action is forbidden.
+    """
 
     turns = 6
 
-    def __init__(self, agents):
+    def __init__(self, agents, masked=False):
         self.possible_agents = [f"agent_{number}" for number in range(agents)]
+        self._seeing, self._acting, self._masked = Box(0, 1, (4,)), Discrete(3), masked
 
     def observation_space(self, agent):
-        return Box(0, 1, (4,))
+        return self._seeing
 
     def action_space(self, agent):
-        return Discrete(3)
+        return self._acting
 
     def reset(self, seed=None, options=None):
         self.agents, self.turn = self.possible_agents[:], 0
-        return self._seen(), {agent: {} for agent in self.agents}
+        return self._seen(), self._infos()
 
     def _seen(self):
         return {agent: np.zeros(4, np.float32) for agent in self.agents}
 
+    def _infos(self):
+        infos = {"action_mask": np.array([1, 1, 0], np.int8)} if self._masked else {}
+        return dict.fromkeys(self.agents, infos)
+
     def step(self, actions):
         self.turn += 1
-        assert all(0 <= action < 3 for action in actions.values())
+        assert all(0 <= action < (2 if self._masked else 3) for action in actions.values())
         rewards = {agent: float(actions[agent]) * 10.0**-self.turn for agent in self.agents}
         over = dict.fromkeys(self.agents, self.turn == self.turns)
-        result = self._seen(), rewards, over, dict.fromkeys(self.agents, False), {agent: {} for agent in self.agents}
+        result = self._seen(), rewards, over, dict.fromkeys(self.agents, False), self._infos()
         self.agents = [] if self.turn == self.turns else self.agents
         return result
 
 
-def make(agents):
-    return lambda: Alone(agents)
+def make(agents, masked):
+    return lambda: Alone(agents, masked)
+
+
+ZOO = {"in process": IN_PROCESS, "isolated": ISOLATED, "sandboxed": SANDBOXED}
+GUESTS = {"in process": GUESTS_IN_PROCESS, "isolated": GUESTS_ISOLATED, "sandboxed": GUESTS_SANDBOXED}
 
 
 @pytest.mark.parametrize("level", ["in process", "isolated", "sandboxed"])
-def test_only_hostile_policies_pay(level, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("levels", "module", "honest"), [(ZOO, "hostile_zoo", "Honest"), (GUESTS, "hostile_guests", "Guest")],
+    ids=["zoo", "guests"],
+)  # fmt: skip
+def test_only_hostile_policies_pay(level, levels, module, honest, tmp_path, monkeypatch):
     if level != "in process" and not Path("/proc").is_dir():
         pytest.skip("the guard needs Linux")
     if level == "sandboxed" and sandbox_gaps():
         pytest.skip("; ".join(sandbox_gaps()))
     monkeypatch.chdir(tmp_path)
-    cases = {"in process": IN_PROCESS, "isolated": ISOLATED, "sandboxed": SANDBOXED}[level]
+    cases = levels[level]
     more = {} if level == "in process" else {"isolate": True, "sandbox": "strict" if level == "sandboxed" else "no"}
     if more:
-        more["limits"] = PolicyLimits(decision_s=2.0, tasks=40, memory_bytes=1 << 30, folder_bytes=2 << 20)
-    names = ["Honest", *cases, "Honest"]
-    policies = {
-        f"agent_{number}": f"support.hostile_zoo:{name},kw.at=2,name={name}" for number, name in enumerate(names)
-    }
-    result = motet.evaluate(make(len(names)), policies, episodes=1, **more)
+        hangs = module == "hostile_zoo"
+        own = {"decision_s": 2.0, "memory_bytes": 1 << 30} if hangs else {"decision_s": 30.0, "memory_bytes": 300 << 20}
+        more["limits"] = PolicyLimits(tasks=40, folder_bytes=2 << 20, **own)
+    names = [honest, *cases, honest]
+    policies = {f"agent_{number}": f"support.{module}:{name},kw.at=2,name={name}" for number, name in enumerate(names)}
+    world = make(len(names), module == "hostile_guests")
+    result = motet.evaluate(world, policies, episodes=1, **more)
     (episode,) = result.episodes
-    assert not episode.failed
-    seats = (0, len(names) - 1)
-    honest = motet.evaluate(
-        make(len(names)), dict.fromkeys(policies, "support.hostile_zoo:Honest,kw.at=2"), episodes=1, engine="serial"
+    assert not episode.failed, episode.detail
+    alone = motet.evaluate(
+        world, dict.fromkeys(policies, f"support.{module}:{honest},kw.at=2"), episodes=1, engine="serial"
     )
-    for seat in seats:
-        assert episode.returns[seat] == honest.episodes[0].returns[seat]
+    for seat in (0, len(names) - 1):
+        assert episode.returns[seat] == alone.episodes[0].returns[seat]
     found = {one.policy: one.cause for one in episode.failures}
     assert {name: found.get(name) for name in cases if found.get(name) not in cases[name]} == {}
     assert set(found) <= set(cases)

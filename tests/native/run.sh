@@ -21,6 +21,6 @@ export ASAN_OPTIONS="detect_leaks=0:abort_on_error=1" UBSAN_OPTIONS="halt_on_err
 export LD_PRELOAD="$($cxx -print-file-name=libasan.so) $($cxx -print-file-name=libubsan.so)"
 export PYTHONPATH="$PWD/$build" PYTHONMALLOC=malloc
 "$python" -c "import motet._native as n; assert 'sanitize' in n.__file__, n.__file__"
-"$python" -m pytest -p no:cacheprovider tests/native/test_native.py tests/replay tests/test_publication.py
+"$python" -m pytest -p no:cacheprovider tests/native/test_native.py tests/native/test_recurrent.py tests/replay tests/test_publication.py
 MOTET_PORTABLE=1 "$python" -m pytest -p no:cacheprovider tests/replay/test_replay.py tests/replay/test_replay_writers.py
 echo "nothing found"

@@ -41,17 +41,17 @@ void append(Lane* lane, u64 n, bool begin) {
 }
 
 struct Sink {  // arrays that a batch is gathered into
-  std::vector<u64> here, there, version, row;
+  std::vector<u64> here, there, version, row;  // sequences: `there` is not used, and `row` by the first rows alone
   std::vector<float> reward, discount, weight;
   std::vector<u32> lane;
-  std::vector<u8> valid;
+  std::vector<u8> valid, ahead;
   Target target;
-  Sink(u64 rows, u64 length) {
-    u64 steps = rows * (length ? length : 1), more = length ? rows * (length + 1) : rows;
+  Sink(u64 rows, u64 length, u64 n_step = 1) {
+    u64 steps = rows * (length ? length : 1), more = length ? rows * (length + n_step) : rows;
     here.resize(more * kWords);
     there.resize(rows * kWords);
     version.resize(steps), row.resize(steps), reward.resize(steps), discount.resize(steps), weight.resize(steps);
-    lane.resize(steps), valid.resize(steps);
+    lane.resize(steps), valid.resize(steps), ahead.resize(steps);
     target.rows = rows;
     target.length = length;
     target.copies = {{reinterpret_cast<u8*>(here.data()), 8, kWords * 8, 1, length > 0}};
@@ -63,6 +63,7 @@ struct Sink {  // arrays that a batch is gathered into
     target.row = row.data();
     target.lane = lane.data();
     target.valid = valid.data();
+    target.ahead = ahead.data();
   }
 };
 
@@ -108,6 +109,40 @@ void lane_sampled(bool prioritised, bool checked) {
   }
   writer.join();
   std::printf("lane, sampled%s%s: %llu batches, %llu redrawn\n", prioritised ? ", prioritised" : "", checked ? ", checked" : "",
+              static_cast<unsigned long long>(batches), static_cast<unsigned long long>(reader.counters.redrawn));
+}
+
+void lane_sequences(bool prioritised, bool checked) {
+  constexpr u64 kCapacity = 24, kBatch = 4, kLength = 5, kSteps = 2;
+  const u64 bytes = kRowBytes + (checked ? 8 : 0), appends = 15000;
+  Memory memory(Lane::bytes(kCapacity, bytes));
+  Lane* lane = memory.as<Lane>();
+  lane->format(kCapacity, bytes, 1, checked, false);
+  append(lane, 20, true);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (u64 i = 0; i < appends; ++i) append(lane, 1 + i % 3, i % 7 == 0);
+    done.store(true);
+  });
+  Reader reader;
+  set_up(reader, lane, prioritised);
+  reader.rules.length = kLength, reader.rules.burn_in = 1, reader.rules.n_step = kSteps;
+  Sink sink(kBatch, kLength, kSteps);
+  u64 batches = 0;
+  while (!done.load()) {
+    Draw d = reader.sample(sink.target, 0.5);
+    if (d == Draw::kCorrupt) fail("a checksum of a row", reader.bad_lane, reader.bad_row);
+    if (d != Draw::kOk) continue;
+    ++batches;
+    for (u64 i = 0; i < kBatch; ++i)
+      for (u64 j = 0; j < kLength + kSteps; ++j)
+        for (u64 w = 0; w < kWords; ++w) {
+          u64 got = sink.here[(i * (kLength + kSteps) + j) * kWords + w];
+          if (got != sink.row[i] + j) fail("a row of a sequence is a mix", got, sink.row[i] + j);
+        }
+  }
+  writer.join();
+  std::printf("lane, sequences%s%s: %llu batches, %llu redrawn\n", prioritised ? ", prioritised" : "", checked ? ", checked" : "",
               static_cast<unsigned long long>(batches), static_cast<unsigned long long>(reader.counters.redrawn));
 }
 
@@ -213,7 +248,10 @@ void bells() {
 
 int main() {
   for (bool prioritised : {false, true})
-    for (bool checked : {false, true}) lane_sampled(prioritised, checked);
+    for (bool checked : {false, true}) {
+      lane_sampled(prioritised, checked);
+      lane_sequences(prioritised, checked);
+    }
   lane_consumed();
   for (u64 n : {1, 2, 3}) slots(n);
   bells();

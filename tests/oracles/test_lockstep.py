@@ -6,6 +6,7 @@ import os
 
 import gymnasium
 import pytest
+from support.foreign_losses import A2C, DiscreteSAC
 from support.foreign_networks import Dropped, mlp
 from support.stand_in import StandIn
 
@@ -20,14 +21,18 @@ from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 400}
+LOSS = {"min_rows": 64, "batch_size": 16, "capacity": 400}
 ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
     "stand-in, prioritised, 3 steps": StandIn(prioritised=True, n_step=3, capacity=200),
+    "stand-in, sequences": StandIn(length=6, burn_in=2, n_step=2, capacity=400),
+    "stand-in, prioritised sequences": StandIn(length=7, burn_in=3, prioritised=True, capacity=200),
     "dqn": DQNConfig(**SMALL),
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, dueling=True, n_step=3),
     "own network": DQNConfig(network=mlp, **SMALL),
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
+    "own loss": DiscreteSAC(**LOSS),
     "iqn": IQNConfig(**SMALL),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
 }
@@ -72,7 +77,7 @@ def test_packed_agents_are_the_serial_run(name):
     assert one == other
 
 
-@pytest.mark.parametrize("name", ["own network", "own network that draws"])
+@pytest.mark.parametrize("name", ["own network", "own network that draws", "own loss"])
 def test_stacked_agents_with_own_networks_are_the_serial_run(name):
     """Four agents are enough for stacked passes, where the network does not draw."""
     world = functools.partial(TreasureHunt, agents=4, turns=20)
@@ -117,6 +122,11 @@ def test_rows_read_once_are_the_serial_run():
     """Ordinary PPO: every rollout with the weights of the update before it."""
     ppo = PPOConfig(**ONCE, hidden=(16,))
     one, other = both(HUNT, ppo, least=30, steps=1200, learner_processes=2)
+    assert one == other
+
+
+def test_own_losses_on_rows_read_once_are_the_serial_run():
+    one, other = both(HUNT, A2C(batch_size=2, length=16), least=30, steps=1200, learner_processes=2)
     assert one == other
 
 

@@ -11,6 +11,7 @@ from support.office import Office
 from support.stand_in import StandIn
 from test_lockstep import ALGORITHMS, HUNT, ONCE, SMALL, TD3S, fingerprint
 
+from motet.algorithms._dqn_learner import DQN
 from motet.algorithms.dqn import DQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import SettingError
@@ -50,15 +51,14 @@ def check(world, algorithm, least=100, **settings):
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "own network" not in name])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "own" not in name])
 def test_each_algorithm_is_the_serial_run(name, ahead):
     check(HUNT, ALGORITHMS[name], ahead=ahead)
 
 
 @pytest.mark.parametrize("name", TD3S)
 def test_several_actors_and_worlds_are_the_serial_run(name):
-    ahead = 0 if "stages" in name else 1
-    check(PENDULUM, TD3S[name], steps=1000, actors=2, worlds_per_actor=4, ahead=ahead, period=10)
+    check(PENDULUM, TD3S[name], steps=1000, actors=2, worlds_per_actor=4, period=10)
 
 
 @pytest.mark.parametrize("name", ["dqn", "dqn, prioritised"])
@@ -133,6 +133,33 @@ def test_a_number_of_episodes_is_the_serial_run():
 def test_stages_are_the_serial_run():
     stages = DQNConfig(**SMALL, epsilon=Linear(1.0, 0.1, 300), stages=Stages({"early": 150, "late": None}))
     check(HUNT, stages)
+
+
+CLEARED = {"min_rows": 64, "batch_size": 16, "hidden": (16, 16), "capacity": 2000}
+
+
+@pytest.mark.parametrize("by", ["steps", "updates"])
+@pytest.mark.parametrize("prioritised", [False, True], ids=["uniform", "prioritised"])
+def test_stages_that_clear_the_replay_are_the_serial_run(by, prioritised):
+    stages = Stages({"early": 50, "middle": 100, "late": None}, clear_replay_on_stage=("middle", "late"), by=by)
+    check(HUNT, DQNConfig(**CLEARED, stages=stages, prioritised=prioritised), actors=2, least=50)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_cleared_replay_contains_no_row_of_an_earlier_stage(ahead, monkeypatch):
+    """The stage begins in phase 7, whose version is number 9."""
+    stages = Stages({"early": 150, "late": None}, clear_replay_on_stage=("late",))
+    drawn, update = [], DQN.update
+
+    def watched(learner, batch, steps):
+        drawn.append((steps[0], int(batch.version.min())))
+        return update(learner, batch, steps)
+
+    monkeypatch.setattr(DQN, "update", watched)
+    algorithm = DQNConfig(hidden=(16,), min_rows=16, batch_size=16, stages=stages)
+    train(MatrixGame, algorithm, Settings(engine="serial", **{**PERIODS, "ahead": ahead}))
+    assert min(version for steps, version in drawn if steps < 150) == 1
+    assert min(version for steps, version in drawn if steps >= 150) == 9
 
 
 def test_targets_copied_at_each_phase_are_the_serial_run():

@@ -4,17 +4,22 @@ import functools
 from dataclasses import replace
 
 import pytest
-from support.dying import DyingDQN, DyingPPO, DyingStandIn
-from test_lockstep import HUNT, ONCE, SMALL, fingerprint
+from support.dying import DyingDQN, DyingLoss, DyingPPO, DyingStandIn
+from test_lockstep import HUNT, LOSS, ONCE, SMALL, fingerprint
 
+from motet.schedule import Stages
 from motet.system.supervisor import RestartLimits
 from motet.training.run import train
 from motet.training.settings import Settings
 
 AT_ONCE = RestartLimits(restarts=10_000, back_off_s=0.001)
+CLEARED = Stages({"early": 100, "late": None}, clear_replay_on_stage=("late",))
 ALGORITHMS = {
     "stand-in": DyingStandIn(),
+    "sequences": DyingStandIn(length=6, burn_in=2, n_step=2, prioritised=True, capacity=400),
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
+    "cleared": DyingDQN(hidden=(16,), min_rows=16, batch_size=16, prioritised=True, stages=CLEARED),
+    "own loss": DyingLoss(**LOSS),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
 }
 LAST = 31  # the version of the last phase: 600 rounds are 30 periods
@@ -62,6 +67,11 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["prioritised", "once"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
+
+
+def test_learners_killed_when_the_replay_is_cleared_give_the_same_bits(tmp_path, no_leaks):
+    """The stage begins in phase 14, whose version is number 16. Rows of period 15 are forgotten in the next phase."""
+    check("cleared", ["within vault:16", "after vault:16", "within vault:17"], tmp_path)

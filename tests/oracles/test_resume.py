@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from support.coins import Coins
+from support.foreign_losses import A2C, DiscreteSAC
 from support.foreign_networks import Dropped, mlp
 from support.stand_in import StandIn
 
@@ -35,6 +36,8 @@ ALGORITHMS = {
     "dqn, prioritised": DQNConfig(**SMALL, prioritised=True, n_step=2),
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "dqn, frames": DQNConfig(**SMALL, n_frames=3),
+    "own loss": DiscreteSAC(min_rows=64, batch_size=16, capacity=600),
+    "own loss, rows read once": A2C(batch_size=3, length=9),
     "iqn": IQNConfig(**SMALL),
     "ppo, own networks": PPOConfig(network=mlp, critic=mlp, batch_size=3, length=9, minibatches=3, epochs=2),
     "ppo": PPOConfig(hidden=(16,), batch_size=3, length=9, minibatches=3, epochs=2, n_frames=2, normalise=True),
@@ -73,7 +76,7 @@ def test_actors_that_seldom_look_at_the_publications(world, tmp_path):
 
 
 def compare(world, algorithm, tmp_path, **more):
-    once = isinstance(algorithm, PPOConfig)
+    once = isinstance(algorithm, PPOConfig | A2C)
 
     def settings(steps):
         return Settings(

@@ -21,6 +21,8 @@ READERS = {
     "uniform": {},
     "frames and steps": {"n_frames": 3, "n_step": 2},
     "prioritised": {"prioritised": True},
+    "sequences": {"length": 4, "burn_in": 1, "n_step": 2},
+    "prioritised sequences": {"length": 3, "burn_in": 1, "prioritised": True},
 }
 
 
@@ -56,7 +58,11 @@ def test_no_row_is_ever_a_mix_for_long(context, load, settings):
     assert read.words[4] > 0, "no gather was ever overtaken: this run showed nothing"
 
 
-@pytest.mark.parametrize("settings", [{"n_frames": 3}, {"prioritised": True}], ids=["frames", "prioritised"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"n_frames": 3}, {"prioritised": True}, READERS["sequences"]],
+    ids=["frames", "prioritised", "sequences"],
+)
 def test_gathers_are_overtaken_and_notice_it(context, settings):
     """Rows as large as this are overwritten while they are copied; the test goes on until that has happened."""
     replay, write, read = Replay(roles.row_spec(20_000, 9)), Board(), Board()

@@ -619,6 +619,20 @@ def test_a_successor_keeps_what_was_forgotten_and_the_highest_priority():
     assert successor.ready() == 9 and successor.sample(9).row.min() >= 20
 
 
+def test_the_row_that_is_being_made_can_be_forgotten_too():
+    replay = make(60)
+    writer, reader = fill(replay, 20), replay.reader()
+    reader.forget(True)
+    state = np.zeros(reader.state_words, np.uint64)
+    reader.save_state(state)
+    successor = replay.reader()
+    successor.load_state(state)  # although this row is not there yet
+    for i in range(20, 30):
+        writer.append(obs(i), i, 0.0)
+    for each in (reader, successor):
+        assert each.ready() == 8 and each.sample(8).row.min() >= 21
+
+
 def test_a_successor_counts_nothing_as_unread_that_it_cannot_know():
     replay = make(10)
     writer = fill(replay, 10)
@@ -846,9 +860,9 @@ def test_bad_readers(settings, message):
 
 def test_a_once_reader_has_no_steps_and_no_priorities():
     replay = make(once=True)
-    for settings in ({"n_step": 2}, {"prioritised": True}):
+    for settings in ({"n_step": 2}, {"prioritised": True}, {"length": 2}):
         with pytest.raises(
-            SettingError, match="n_step must be 1 and prioritised False in a replay with once=True, got"
+            SettingError, match="n_step must be 1, prioritised False and length 0 in a replay with once=True, got"
         ):
             replay.reader(**settings)
 

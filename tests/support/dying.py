@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.foreign_losses import DiscreteSAC
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
@@ -89,4 +90,9 @@ class DyingDQN(Dying, DQNConfig):
 
 @dataclass(frozen=True)
 class DyingPPO(Dying, PPOConfig):
+    pass
+
+
+@dataclass(frozen=True)
+class DyingLoss(Dying, DiscreteSAC):
     pass

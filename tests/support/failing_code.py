@@ -58,6 +58,10 @@ class Market(ParallelEnv):
     def ragged(self):
         pass  # see quotes
 
+    def circle(self):
+        error = IndexError("in a circle")
+        raise error from error
+
     def bug(self):
         self.ruined = True
         return [1, 2, 3][self.day + 5]

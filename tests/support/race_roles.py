@@ -165,11 +165,27 @@ def check_rows(batch: Batch, floats: int, n_frames: int = 1, n_step: int = 1) ->
         assert (frames == frames[:, :, :1] + np.linspace(0, 0.5, floats, dtype=np.float32)).all(), "half of another row"
 
 
+def check_sequences(batch: Batch, floats: int, n_step: int) -> None:
+    """Zero mixes: the rows of a sequence follow each other, and each transition ends in the episode of its writer."""
+    first, ahead, valid = batch.row.astype(np.int64)[:, None], batch.ahead, batch.valid
+    assert ahead is not None and valid is not None
+    rows = first + np.arange(ahead.shape[1] + n_step)
+    assert (batch.extra["number"] == rows).all(), f"rows {rows} hold numbers {batch.extra['number']}"
+    ramp = np.linspace(0, 0.5, floats, dtype=np.float32)
+    wanted = (rows % period(floats)).astype(np.float32)[..., None] + ramp
+    assert (batch.observation == wanted).all(), "half of another row"
+    assert (valid == (ahead > 0)).all() and (ahead <= n_step).all() and valid.any(1).all()
+    ends = np.arange(ahead.shape[1]) + ahead
+    pids = batch.extra["pid"]
+    there = np.take_along_axis(pids, ends, 1)
+    assert (pids[:, : ahead.shape[1]] == there)[valid].all(), "a transition from one writer to another"
+
+
 def read_rows(board: Board, replay: Replay, batch_size: int, reader: dict[str, Any], tiny: bool = False) -> None:
     """Sample and check until told to stop. In a tiny lane a reader may be told that it is too slow; it tries again."""
     end_ = replay.reader(**reader)
     floats = replay.spec.observation.shape[0]
-    n_frames, n_step = reader.get("n_frames", 1), reader.get("n_step", 1)
+    n_frames, n_step, length = reader.get("n_frames", 1), reader.get("n_step", 1), reader.get("length", 0)
     end_.wait(batch_size, 60.0)
     while not board.words[0]:
         try:
@@ -178,7 +194,10 @@ def read_rows(board: Board, replay: Replay, batch_size: int, reader: dict[str, A
             if not tiny:
                 raise
             continue
-        check_rows(batch, floats, n_frames, n_step)
+        if length:
+            check_sequences(batch, floats, n_step)
+        else:
+            check_rows(batch, floats, n_frames, n_step)
         if batch.weight is not None:
             assert np.isfinite(batch.weight).all() and (batch.weight > 0).all() and batch.weight.max() == 1
             end_.update(batch, np.abs(batch.observation.reshape(batch_size, -1)[:, 0]))

@@ -14,6 +14,8 @@ class StandIn:
     width: int = 16
     capacity: int = 5000
     n_step: int = 1
+    length: int = 0
+    burn_in: int = 0
 
     @property
     def header(self):
@@ -21,8 +23,9 @@ class StandIn:
 
     def replay(self, observation_space, action_space, *, masked=False):
         return ReaderSettings(
-            batch_size=self.batch_size, capacity=self.capacity, prioritised=self.prioritised, n_step=self.n_step
-        )
+            batch_size=self.batch_size, capacity=self.capacity, prioritised=self.prioritised, n_step=self.n_step,
+            length=self.length, burn_in=self.burn_in,
+        )  # fmt: skip
 
     def sizes(self, observation_space, action_space):
         return Sizes(weights=self.width, state=3 * self.width, counters=1, random=8)
@@ -44,9 +47,7 @@ class _Learning:
     def update(self, batch, steps):
         agents, width = len(self.state), self.n_weights
         for a in range(agents):
-            seen = batch.observation[a].astype(np.float64).reshape(batch.observation.shape[1], -1)
-            after = batch.next_observation[a].astype(np.float64).reshape(seen.shape)
-            key = (seen.sum(1) + 2 * after.sum(1) + batch.action[a] + 0.5 * batch.reward[a]) * batch.discount[a]
+            key = self._key(batch.agent(a))
             self.random[a] = (self.random[a] * np.uint8(5) + np.uint8(3)).astype(np.uint8)
             step = np.resize(key, width) * 1e-3 + self.random[a, 0] * 1e-6 + steps[a] * 1e-7
             state = self.state[a].reshape(3, width)
@@ -55,7 +56,18 @@ class _Learning:
             state[1] = 0.99 * state[1] + 0.01 * state[0]
         self.counters += 1
         priorities = np.abs(batch.reward).astype(np.float32) + 0.1
+        if batch.ahead is not None:
+            priorities = np.ascontiguousarray(priorities.max(2))
         return Update({"loss": self.state[:, 0].copy()}, priorities)
+
+    def _key(self, batch):
+        seen = batch.observation.astype(np.float64).reshape(len(batch.reward), -1)
+        if batch.ahead is None:
+            after = batch.next_observation.astype(np.float64).reshape(seen.shape)
+            return (seen.sum(1) + 2 * after.sum(1) + batch.action + 0.5 * batch.reward) * batch.discount
+        rows = (batch.action + 0.5 * batch.reward + batch.ahead) * batch.discount + batch.valid
+        place = 1 + np.arange(seen.shape[1])
+        return (seen * np.sqrt(place)).sum(1) + (rows * np.arange(1, 1 + rows.shape[1])).sum(1)
 
     def header(self, step, agent):
         return {"epsilon": max(0.1, 1 - step / 1000), "step": step}

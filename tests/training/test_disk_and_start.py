@@ -74,7 +74,7 @@ from motet import Settings, train
 from motet.worlds import TreasureHunt
 
 def fill_up(look):
-    room = os.stat({run!r} + "/metrics.jsonl").st_size + 2500
+    room = os.stat({run!r} + "/metrics.jsonl").st_size + 4000  # the next line, and half of the one after it
     if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # no file of this process grows beyond it
 

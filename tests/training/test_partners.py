@@ -403,6 +403,25 @@ def test_partner_gets_the_mask_and_must_keep_to_it():
         train(Doors, {"agent_0": DQN, "agent_1": Partner(Cycler)}, SERIAL)
 
 
+def test_partner_that_lifts_its_mask_is_held_to_it():
+    class Lifts:
+        def reset(self, seed):
+            pass
+
+        def act(self, observation, mask):
+            forbidden = int(np.argmin(mask))
+            mask[:] = True
+            return forbidden
+
+    class LiftsAll(Lifts):
+        def act_many(self, observations, masks):
+            return [self.act(observation, mask) for observation, mask in zip(observations, masks, strict=True)]
+
+    for partner in (Lifts, LiftsAll):
+        with pytest.raises(PolicyFailure, match="which the mask does not allow"):
+            train(Doors, {"agent_0": DQN, "agent_1": Partner(partner)}, SERIAL)
+
+
 def test_last_action_of_a_broken_episode_is_allowed_by_the_mask():
     partner = Partner(f"{GIVEN}:Fragile,isolate=yes,kw.after=0")
     with pytest.raises(PolicyFailure, match="max_failures is 10"):

@@ -151,7 +151,9 @@ def test_the_bottleneck_of_a_serial_run_is_what_takes_longest(name, setting):
 
 def test_a_run_tells_how_every_process_spends_its_time(tmp_path):
     config = DQNConfig(hidden=(8,), batch_size=16, min_rows=32)
-    settings = motet.Settings(steps=400, updates_per_step=0.5, slack=2, evaluate_every=100, evaluate_episodes=1)
+    settings = motet.Settings(
+        steps=1000, updates_per_step=0.5, slack=2, evaluate_every=100, evaluate_episodes=1, metrics_every_s=0.05
+    )  # a run that ends within its first second otherwise writes its only line before it has waited for the disk
     motet.train(partial(TreasureHunt, agents=2), config, settings, run=tmp_path / "run")
     last = read_history(RunDirectory.open(tmp_path / "run"))[-1]
     actor, learner, evaluator = last.processes

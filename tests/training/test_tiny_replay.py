@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
+import pytest
 from support.killer import BRISK, Killer
 from support.stand_in import StandIn
 
@@ -50,7 +51,42 @@ class Checking(StandIn):
         return learning
 
 
-def test_eight_actors_with_a_tiny_replay_while_actors_and_learners_are_killed(no_leaks):
+@dataclass(frozen=True)
+class CheckingSequences(StandIn):
+    """Raises unless every sequence of a batch is one that the world has made."""
+
+    def build(self, observation_space, action_space, agents, seeds, device="cpu"):
+        learning = super().build(observation_space, action_space, agents, seeds)
+        update = learning.update
+
+        def checked(batch, steps):
+            seen, valid = batch.observation, batch.valid
+            here = seen[:, :, : valid.shape[2]]
+            ends = np.arange(valid.shape[2]) + batch.ahead
+            there = np.take_along_axis(seen, ends[..., None].astype(np.int64), 2)
+            assert valid[..., self.burn_in :].any(2).all() and (valid == (batch.ahead > 0)).all()
+            assert (here[..., 0] == there[..., 0])[valid].all(), "two episodes in one transition"
+            assert (here[..., 1] + batch.ahead == there[..., 1])[valid].all()
+            after = seen[:, :, 1 : valid.shape[2] + 1]
+            assert (after[..., 2] == batch.action)[valid].all()
+            assert (after[..., 1] == here[..., 1] + 1)[valid].all()
+            fresh = ~valid[..., :-1]  # behind the end of an episode another one begins
+            assert (here[..., 1:, 1] <= here[..., :-1, 1])[fresh].all()
+            return update(batch, steps)
+
+        learning.update = checked
+        return learning
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Checking(capacity=1, batch_size=16, prioritised=True),
+        CheckingSequences(capacity=1, batch_size=16, prioritised=True, length=6, burn_in=2, n_step=2),
+    ],
+    ids=["transitions", "sequences"],
+)
+def test_eight_actors_with_a_tiny_replay_while_actors_and_learners_are_killed(algorithm, no_leaks):
     """The lanes hold so few rows that writers overtake the reader all the time."""
     killer = Killer(lambda row: row.name.startswith(("actor", "learner")[len(killer.sent) % 2]), most=4, pause_s=0.1)
     settings = Settings(
@@ -59,7 +95,7 @@ def test_eight_actors_with_a_tiny_replay_while_actors_and_learners_are_killed(no
     seen = []
     result = train(
         Counting,
-        Checking(capacity=1, batch_size=16, prioritised=True),
+        algorithm,
         settings,
         on_update=lambda snapshot: (seen.append(snapshot), killer.watch(snapshot)),
         on_message=killer.said.append,

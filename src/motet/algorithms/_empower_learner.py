@@ -165,6 +165,10 @@ class Empower(FlatRows):
             "stage": config.stages.index(step, updates),
         }
 
+    def update(self, batch: Batch, steps: Sequence[int]) -> Update:
+        """Learn from one batch."""
+        raise NotImplementedError
+
     def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[bool]]:
         """Return the targets of a batch, and for each agent whether it learns Q_r in its stage."""
         config = self.config

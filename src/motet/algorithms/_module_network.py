@@ -103,14 +103,11 @@ class StackedModules(_Modules):
 
     def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool) -> None:
         super().__init__(plan, rows, grad, inputs)
-        agents, module = len(rows), plan.made().to(rows.device).train(grad is not None)
-        self._own: dict[str, Tensor] = {}
-        for parameter in plan.parameters:
-            leaf = rows[:, parameter.part].view(agents, *parameter.shape).detach()
-            self._own[parameter.name] = leaf
+        module, self._own = plan.made().to(rows.device).train(grad is not None), plan.leaves(rows)
+        for parameter, leaf in zip(plan.parameters, self._own.values(), strict=True):
             if grad is not None and parameter.learns:
                 self._leaves.append(leaf.requires_grad_())
-                self._grads.append(grad[:, parameter.part].view(agents, *parameter.shape))
+                self._grads.append(grad[:, parameter.part].view(leaf.shape))
 
         def call(own: dict[str, Tensor], x: Tensor) -> Tensor:
             return plan.call(lambda *given: functional_call(module, own, given), x)

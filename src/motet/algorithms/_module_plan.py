@@ -27,11 +27,11 @@ from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returne
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["ModulePlan", "Parameter", "takes_two"]
+__all__ = ["STACKED_FROM", "ModulePlan", "Parameter", "takes_two"]
 
 Second = Literal["", "action", "taus"]
 """What a network gets beside the observation."""
-_STACKED_FROM = 4
+STACKED_FROM = 4
 """Number of agents from which stacked networks are faster than a loop."""
 
 
@@ -173,6 +173,16 @@ class ModulePlan:
 
         return stacks(self)
 
+    @functools.cached_property
+    def axes(self) -> int:
+        """Number of axes of what it takes, or of its first part, without the batch."""
+        import torch
+
+        leaf = self.encoder.nest(torch.zeros(1, self.encoder.size))
+        while not isinstance(leaf, torch.Tensor):
+            leaf = next(iter(leaf.values() if isinstance(leaf, dict) else leaf))
+        return leaf.ndim - 1
+
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Fill a row with the parameters of a network made from a seed."""
         row[:] = 0
@@ -186,7 +196,7 @@ class ModulePlan:
         """Make the networks of A agents."""
         from motet.algorithms._module_network import LoopedModules, StackedModules
 
-        if len(rows) >= _STACKED_FROM and self.stacks:
+        if len(rows) >= STACKED_FROM and self.stacks:
             return StackedModules(self, rows, grad, inputs)
         return LoopedModules(self, rows, grad, inputs, seed if self.draws else None)
 
@@ -209,13 +219,27 @@ class ModulePlan:
 
     def skeletons(self, rows: Tensor, training: bool) -> list[nn.Module]:
         """Return one network for each of ``rows`` ``[A, size]``, whose parameters are views of the row."""
+        from torch import nn
+
         found = []
         for row in rows:
             made = self.made().to(rows.device).train(training)
-            for parameter, own in zip(self.parameters, made.parameters(), strict=True):
-                own.data = row[parameter.part].view(parameter.shape)
+            views = {
+                own: nn.Parameter(row[parameter.part].view(parameter.shape), parameter.learns)
+                for parameter, own in zip(self.parameters, made.parameters(), strict=True)
+            }
+            for module in made.modules():  # one may hold the parameters of another
+                for name, own in list(module.named_parameters(recurse=False)):
+                    setattr(module, name, views.get(own, own))
             found.append(made)
         return found
+
+    def leaves(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return the parameters by name ``[A, ...]``, as views of ``rows`` ``[A, size]``."""
+        return {
+            parameter.name: rows[:, parameter.part].view(len(rows), *parameter.shape).detach()
+            for parameter in self.parameters
+        }
 
     def raw(self, module: Callable[..., Any], x: Tensor) -> Tensor:
         """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow."""

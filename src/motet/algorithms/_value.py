@@ -21,7 +21,7 @@ from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
 
-__all__ = ["EpsilonGreedy", "ValueConfig", "n_actions"]
+__all__ = ["ValueBehaviour", "ValueConfig", "n_actions"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ValueConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
-        n = n_actions(action_space, self)
+        n = n_actions(action_space, type(self).__name__.removesuffix("Config"))
         return self._reader({"mask": Field((n,), "bool", next=True)} if masked else {})
 
     def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
@@ -105,16 +105,15 @@ class ValueConfig:
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
-def n_actions(space: Space, asker: ValueConfig | EpsilonGreedy) -> int:
-    """Return the number of actions of a Discrete space. ``asker``: the algorithm, which is named in the error."""
+def n_actions(space: Space, name: str) -> int:
+    """Return the number of actions of a Discrete space. ``name``: of the algorithm, for the error."""
     if is_discrete(space) and np.dtype(space.dtype) == np.int64:
         return int(space.n)
-    name = type(asker).__name__.removesuffix("Config").removesuffix("Behaviour")
     dtype = " with dtype int64" if is_discrete(space) else ""
     raise SettingError(f"{name} needs a Discrete action space{dtype}, got {space!r}; use ppo")
 
 
-class EpsilonGreedy:
+class ValueBehaviour:
     """Epsilon-greedy choice by the action values that ``_values`` computes with the loaded version.
 
     Exploration always draws two numbers for each row, so the random stream does not depend on weights.
@@ -122,7 +121,8 @@ class EpsilonGreedy:
 
     def __init__(self, encoder: Encoder, action_space: Space) -> None:
         self._encoder = encoder
-        self._n, self._first = n_actions(action_space, self), int(getattr(action_space, "start", 0))
+        self._n = n_actions(action_space, type(self).__name__.removesuffix("Behaviour"))
+        self._first = int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
         self._loaded, self._explores = False, False
         self._epsilon = 1.0

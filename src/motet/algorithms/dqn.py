@@ -21,7 +21,7 @@ from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
-from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
+from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
 
 if TYPE_CHECKING:
     from motet.algorithms._dqn_learner import DQN
@@ -72,14 +72,14 @@ class DQNConfig(ValueConfig):
         return DQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
-        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, self) + self.dueling
+        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, "DQN") + self.dueling
         if self.network is not None:
             return seen.network(self.network, "network", outputs)
         first = None if self.encoder is None else seen.encoder(self.encoder)
         return chained(first, DensePlan((seen.size if first is None else first.outputs, *self.hidden, outputs)))
 
 
-class DQNBehaviour(EpsilonGreedy):
+class DQNBehaviour(ValueBehaviour):
     """The acting half of DQN: the forward pass on the published row, then an epsilon-greedy choice."""
 
     def __init__(self, config: DQNConfig, observation_space: Space, action_space: Space) -> None:

@@ -327,14 +327,14 @@ class EmpowerBehaviour:
         logits = self._values.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
         return 1 / (1 + np.exp(-logits))
 
-    def robot_value(self, codes: npt.NDArray[Any]) -> float:
-        """Return the mean V_r of some states that are not terminal, at the end of all stages."""
+    def powers_and_values(self, codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return X_h [B, humans] and V_r [B] of states that are not terminal, at the end of all stages."""
         config, coded, losses = self.config, self.coded, self.log_losses(codes)
         raised = self.attainments(codes) ** config.zeta * coded.weights
         power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
         utility = -((power**-config.xi).mean(1) ** config.eta)
         expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
-        return float((config.lasting * utility + expected).mean())
+        return power, config.lasting * utility + expected
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""

@@ -24,7 +24,7 @@ from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
-from motet.algorithms._value import EpsilonGreedy, ValueConfig, n_actions
+from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
 
 if TYPE_CHECKING:
     from motet.algorithms._iqn_learner import IQN
@@ -81,7 +81,7 @@ class IQNConfig(ValueConfig):
         return IQNBehaviour(self, observation_space, action_space)
 
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
-        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, self), None
+        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, "IQN"), None
         if self.network is not None:
             trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)
             if getattr(trunk, "second", ""):
@@ -138,7 +138,7 @@ class IQNPlan:
                 plan.initialise(row[part], rng)
 
 
-class IQNBehaviour(EpsilonGreedy):
+class IQNBehaviour(ValueBehaviour):
     """The acting half of IQN. It computes what depends on the weights alone once per version, at the first use."""
 
     def __init__(self, config: IQNConfig, observation_space: Space, action_space: Space) -> None:

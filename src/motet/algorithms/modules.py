@@ -373,4 +373,4 @@ def _initialise(layers: nn.Sequential, init: str, last_gain: float) -> None:
     linear = [one for one in layers if isinstance(one, nn.Linear)]
     for one in linear if init != "default" else []:
         _INITIAL[init](one.weight.data, last_gain if one is linear[-1] else math.sqrt(2))
-        nn.init.zeros_(one.bias)
+        one.bias.data.zero_()

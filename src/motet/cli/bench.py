@@ -29,7 +29,9 @@ class BenchFlags:
     """The flags of ``motet bench``, for completion, which must also work without ``benchmarks/``."""
 
     name: tyro.conf.Positional[
-        Literal["replay", "publication", "bell", "plan", "learner", "train", "collect", "isolation", "ray"]
+        Literal[
+            "replay", "publication", "bell", "plan", "learner", "train", "reproducible", "collect", "isolation", "ray"
+        ]
     ]  # fmt: skip
     json: bool = False
     repeats: int = 5

@@ -16,7 +16,8 @@ import tyro
 from motet.cli.flags import TrainRequest, WandbFlags
 from motet.errors import SettingError
 from motet.runs.status import new_directory
-from motet.training.run import resume as go_on
+from motet.text import plain
+from motet.training.run import resume as resume_run
 from motet.training.run import train as begin
 from motet.training.seeds import train_seeds
 
@@ -37,9 +38,10 @@ def train(asked: TrainRequest) -> int:
                 run.rmdir()  # fails, as it should, if something was written into it
         raise
     if asked.compare_exact and not result.interrupted:
-        from motet.evaluation.exact import compare_exact
+        from motet.reports.exact import compare_with_exact
 
-        sys.stdout.write(f"exact solution: {compare_exact(run, trust=True)}\n")
+        gap, pictures = compare_with_exact(run, trust=True)
+        sys.stdout.writelines(f"{line}\n" for line in (f"exact solution: {gap}", *map(plain, pictures)))
     return 130 if result.interrupted else 0
 
 
@@ -98,7 +100,7 @@ def resume(
     """
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    result = go_on(
+    result = resume_run(
         run,
         steps=steps,
         episodes=episodes,

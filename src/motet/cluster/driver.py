@@ -45,7 +45,7 @@ def on_cluster(
     cluster: Cluster,
     limits: RestartLimits,
     directory: RunDirectory | None,
-    go_on: Checkpoint | None,
+    resume_from: Checkpoint | None,
     *,
     keep_replay: bool,
     policies: bool,
@@ -61,7 +61,7 @@ def on_cluster(
                     f"{what}, but the cluster has {there.get(what, 0.0):g}; fix: use fewer processes, or reduce "
                     "actor_cpus, learner_cpus or learner_gpus"
                 )
-        remote = RemoteRun(ray, roster, cluster, limits, directory, go_on, keep_replay, policies)
+        remote = RemoteRun(ray, roster, cluster, limits, directory, resume_from, keep_replay, policies)
         try:
             yield remote
         finally:
@@ -162,7 +162,7 @@ class RemoteRun:
         cluster: the resources of each process.
         limits: time limits for starts and heartbeats.
         directory: the run directory, if there is one.
-        go_on: a checkpoint to resume from.
+        resume_from: a checkpoint to resume from.
         keep_replay: whether checkpoints contain the replays, from which a restarted learner restores its own.
         policies: whether the published policies are copied to the driver too.
     """
@@ -174,16 +174,16 @@ class RemoteRun:
         cluster: Cluster,
         limits: RestartLimits,
         directory: RunDirectory | None,
-        go_on: Checkpoint | None,
+        resume_from: Checkpoint | None,
         keep_replay: bool,
         policies: bool,
     ) -> None:
         self._ray, self._roster, self._cluster, self._limits = ray, roster, cluster, limits
-        self._directory, self._go_on, self._keep_replay = directory, go_on, keep_replay
+        self._directory, self._resume_from, self._keep_replay = directory, resume_from, keep_replay
         self._brought: dict[int, list[Any]] = {}  # the memory of the lanes, by policy; filled at the end of the run
         self.shared = shared = LocalMemory(roster, vaults=True)
-        if go_on is not None:
-            fill(shared, go_on)
+        if resume_from is not None:
+            fill(shared, resume_from)
         for policy, replay in enumerate(shared.replays):
             replay.fetch = lambda lane, policy=policy: self._fetch(policy, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
@@ -284,7 +284,7 @@ class RemoteRun:
         return RemoteProcess(name, self._learners[i], lambda report: self._hear_learner(i, report))
 
     def _begun(self, i: int) -> LearnerStart | None:
-        return None if self._go_on is None else LearnerStart(_part_of(self._go_on, self._names(i)))
+        return None if self._resume_from is None else LearnerStart(_part_of(self._resume_from, self._names(i)))
 
     def _names(self, i: int) -> list[str]:
         return [self._roster.policies[policy].name for policy in self._roster.policies_of(i)]

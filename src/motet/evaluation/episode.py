@@ -634,8 +634,9 @@ def _limit(line: str) -> str:
 
 def _where_it_raised(error: BaseException) -> str:
     """Return one line with the error of a world, then the lines of its traceback in the user's code."""
-    root = error
-    while root.__cause__ is not None:
+    root, seen = error, {id(error)}
+    while root.__cause__ is not None and id(root.__cause__) not in seen:  # "raise error from error" makes a circle
         root = root.__cause__
+        seen.add(id(root))
     what = printable(str(error)) if isinstance(error, WorldError) else summary(error)
     return f"{what}\n{describe(root, but=__file__).partition(chr(10))[2]}"[:DETAIL].strip()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from motet.algorithms.empower import EmpowerBehaviour
 from motet.errors import SettingError
 from motet.plan import Robot, Solution, enumerate_states, evaluate_robot, solve_robot
+from motet.plan.picture import on_the_world, panels_of
 from motet.policies.entries import load_policies
 from motet.policy import BehaviourPolicy
 from motet.world.coded import CodedModel
@@ -21,7 +22,7 @@ from motet.world.coded import CodedModel
 if TYPE_CHECKING:
     from motet.training.evaluator import Outcome
 
-__all__ = ["EmpowermentGap", "ExactEmpowerment", "compare_exact", "share_of_the_way"]
+__all__ = ["EmpowermentGap", "ExactEmpowerment", "behaviour_of", "compare_exact", "share_of_the_way"]
 
 _NEAR = 1.01  # an action is as good as the best if its Q_r is within this factor
 
@@ -104,9 +105,23 @@ class ExactEmpowerment:
             random_error=error(random),
             agreement=float(np.average(chosen >= q.max(1) * _NEAR, weights=visits)),
             attainment_error=float(attained.mean()),
-            value=behaviour.robot_value(self.codes[:1]),
+            value=float(behaviour.powers_and_values(self.codes[:1])[1][0]),
             exact_value=last,
         )
+
+    def picture(self, behaviour: EmpowerBehaviour, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
+        """Draw the humans' power, and the robot's value and policy: the exact ones above the learned ones.
+
+        They are means over the states that the exact robot visits. The model must have ``picture(state)`` and
+        ``where(state, agent)``.
+        """
+        graph, exact = self.solution.graph, self.solution.arrays
+        panels = panels_of(graph, exact["power"], exact["robot_value"], exact["robot_policy"], "exact: ")
+        panels += panels_of(
+            graph, *behaviour.powers_and_values(self.codes), behaviour.probabilities(self.codes), "learned: "
+        )
+        title = "Means over the states that the exact robot visits"
+        return on_the_world(self.coded.model, graph, self.solution.chain().visits(), panels, title, path, rows=2)
 
 
 _exact = WeakKeyDictionary[CodedModel, ExactEmpowerment]()
@@ -130,19 +145,35 @@ def share_of_the_way(outcome: Outcome) -> float:
     return gap.share
 
 
-def compare_exact(run: str | os.PathLike[str] | BehaviourPolicy, *, trust: bool = False) -> EmpowermentGap:
+def compare_exact(
+    run: str | os.PathLike[str] | BehaviourPolicy,
+    *,
+    trust: bool = False,
+    picture: str | os.PathLike[str] | None = None,
+) -> EmpowermentGap:
     """Compare a run of ``empower``, or its policy, with the exact solution of its model.
 
     ::
 
-        print(compare_exact("runs/bushes-empower-1"))
+        print(compare_exact("runs/bushes-empower-1", picture="exact.png"))
 
     Args:
         run: the run directory, one of its checkpoints, or a policy of ``load_policies``.
         trust: allow the run to name a model outside of motet, whose code is then imported and run.
+        picture: file for a picture of power, value and policy, the exact ones above the learned ones. The model must
+            have ``picture(state)`` and ``where(state, agent)``.
     """
+    behaviour = behaviour_of(run, trust=trust)
+    exact = ExactEmpowerment(behaviour)
+    if picture is not None:
+        exact.picture(behaviour, picture)
+    return exact.gap(behaviour)
+
+
+def behaviour_of(run: str | os.PathLike[str] | BehaviourPolicy, *, trust: bool = False) -> EmpowerBehaviour:
+    """Return the acting half of a run of ``empower``, with its newest weights."""
     policies = [run] if isinstance(run, BehaviourPolicy) else list(load_policies(run, trust=trust).values())
     behaviour = policies[0].behaviour if isinstance(policies[0], BehaviourPolicy) else None
     if not isinstance(behaviour, EmpowerBehaviour):
         raise SettingError(f"run must be a run of the algorithm empower, got {run!r}")
-    return ExactEmpowerment(behaviour).gap(behaviour)
+    return behaviour

@@ -156,7 +156,7 @@ def work_through(
     with contextlib.closing(job):
         ticked = time.monotonic()
         while job.done < len(items):
-            job.go_on()
+            job.advance()
             if (now := time.monotonic()) - ticked >= TICK_S:
                 ticked = now
                 tick(job.done)
@@ -178,7 +178,7 @@ class _PlanJob:
         self.spent_s, self.think_again_s = 0.0, self.start_s
         self.measured = (time.perf_counter(), idle_s())
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do one thing: send a part to a worker, process a part here, consume an answer, or wait for one."""
         at_hand = len(self.items) - self.sent
         under_way = self.sent > self.done

@@ -16,7 +16,7 @@ from motet.text import legible
 if TYPE_CHECKING:
     from motet.plan.solution import Solution
 
-__all__ = ["Panel", "on_the_world", "solution_picture", "state_picture"]
+__all__ = ["Panel", "on_the_world", "panels_of", "solution_picture", "state_picture"]
 
 Panel = tuple[str, int, NDArray[np.float64], NDArray[np.float64] | None]
 """A title, an agent, a number for each state, and optionally the agent's policy [states, actions], drawn as arrows."""
@@ -41,8 +41,12 @@ def on_the_world(
     panels: Sequence[Panel],
     title: str,
     path: str | os.PathLike[str] | None = None,
+    rows: int = 1,
 ) -> NDArray[np.uint8]:
-    """Draw one map for each panel: for each tile, the mean over the visited states in which the agent is there."""
+    """Draw one map for each panel: for each tile, the mean over the visited states in which the agent is there.
+
+    The panels fill ``rows`` rows one after the other. Panels below each other share their colours.
+    """
     if not (hasattr(model, "picture") and hasattr(model, "where")):
         raise SettingError(
             "model must have picture(state) -> rgb and where(state, agent) -> (row, column) to be drawn, got a "
@@ -53,17 +57,22 @@ def on_the_world(
 
     ground = model.picture(graph.states[0])
     tall = 5.0 * ground.shape[0] / ground.shape[1] + 0.8
-    figure = Figure(figsize=(6.0 * len(panels), tall), layout="constrained")
+    height, width = _tiles(model, ground)
+    across = len(panels) // rows
+    figure = Figure(figsize=(6.0 * across, tall * rows), layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
     figure.suptitle(title)
-    for column, (name, agent, numbers, policy) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), column)
-        rows, columns, mean = _by_tile(model, graph, visits, agent, numbers)
-        height, width = _tiles(model, ground)
+    heats = np.full((len(panels), height, width), np.nan)
+    for heat, (_, agent, numbers, _) in zip(heats, panels, strict=True):
+        down, right, mean = _by_tile(model, graph, visits, agent, numbers)
+        heat[down, right] = mean
+    for place, (heat, (name, agent, _, policy)) in enumerate(zip(heats, panels, strict=True)):
+        axes = figure.add_subplot(rows, across, place + 1)
         axes.imshow(ground, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
-        heat = np.full((height, width), np.nan)
-        heat[rows, columns] = mean
-        drawn = axes.imshow(np.ma.masked_invalid(heat), cmap="viridis", alpha=0.75)
+        shared = heats[place % across :: across]
+        drawn = axes.imshow(
+            np.ma.masked_invalid(heat), cmap="viridis", alpha=0.75, vmin=np.nanmin(shared), vmax=np.nanmax(shared)
+        )
         bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
         bar.ax.tick_params(labelsize=8)
         axes.set_title(name, fontsize=10)
@@ -119,24 +128,36 @@ def _draw_arrows(
 
 def solution_picture(solution: Solution, model: Any, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
     """Maps of the humans' power by their position, and of the robot's value and policy by its position."""
-    graph, visits = solution.graph, solution.chain().visits()
+    graph, arrays = solution.graph, solution.arrays
+    panels = panels_of(graph, arrays["power"], arrays["robot_value"], arrays["robot_policy"])
+    title = "Means over the states that the plan visits"
+    return on_the_world(model, graph, solution.chain().visits(), panels, title, path)
+
+
+def panels_of(
+    graph: Graph, power: NDArray[np.float64], value: NDArray[np.float64], policy: NDArray[np.float64], prefix: str = ""
+) -> list[Panel]:
+    """Panels of the humans' power by their position, and of the robot's value and policy by its position.
+
+    Args:
+        graph: the states.
+        power: X_h, [states, humans].
+        value: V_r, [states].
+        policy: pi_r, [states, robot actions].
+        prefix: text at the beginning of the titles.
+    """
     panels: list[Panel] = [
-        (
-            f"power of {legible(graph.agents[human])}, by its position",
-            human,
-            solution.arrays["power"][:, position],
-            None,
-        )
+        (f"{prefix}power of {legible(graph.agents[human])}, by its position", human, power[:, position], None)
         for position, human in enumerate(graph.humans)
     ]
-    value = solution.arrays["robot_value"]
     for robot in graph.robots[:1]:
         sizes = [graph.actions[other] for other in graph.robots]
         rest = tuple(axis + 1 for axis, other in enumerate(graph.robots) if other != robot)
-        policy = solution.arrays["robot_policy"].reshape(len(graph), *sizes)
-        policy = policy.sum(axis=rest) if rest else policy
-        panels.append((f"{legible(graph.agents[robot])}: log(-V_r) and policy", robot, np.log(-value), policy))
-    return on_the_world(model, graph, visits, panels, "Means over the states that the plan visits", path)
+        own = policy.reshape(len(graph), *sizes)
+        own = own.sum(axis=rest) if rest else own
+        title = f"{prefix}{legible(graph.agents[robot])}: log(-V_r) and policy"
+        panels.append((title, robot, np.log(-value), own))
+    return panels
 
 
 def state_picture(solution: Solution, model: Any, state: Any) -> NDArray[np.uint8]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
-from motet.nest import Nest
+from motet.nest import Nest, map_nest
 from motet.policies.teams import make_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
@@ -17,7 +18,11 @@ __all__ = ["LocalPolicy"]
 
 
 class LocalPolicy:
-    """Like :class:`motet.isolation.IsolatedPolicy`, but in this process: it cannot be interrupted."""
+    """Like :class:`motet.isolation.IsolatedPolicy`, but in this process: it cannot be interrupted.
+
+    The policy gets copies of spaces and masks, as an isolated one does. So it has its own generator when it draws from
+    a space, and it cannot change what is allowed.
+    """
 
     output = ""  # it prints to this process's own stdout
 
@@ -79,13 +84,14 @@ class LocalPolicy:
         _blamed("reset", lambda: policy.reset(seed))
 
     def _make(self) -> tuple[Policy, Callable[[Any, Any], Any]]:
-        policy = make_policy(self._spec, self._offered)
+        policy = make_policy(self._spec, copy.deepcopy(self._offered))
         return policy, asker(policy.act)
 
     def _act(self, observation: Nest, mask: Nest) -> Any:
         ask = self._ask
         assert ask is not None, "ask() needs ask_reset() first"
-        action = _blamed("exception", lambda: ask(observation, mask))
+        own_mask = map_nest(lambda part: None if part is None else part.copy(), mask)
+        action = _blamed("exception", lambda: ask(observation, own_mask))
         try:
             return self._give(action)
         except InvalidValue as invalid:

@@ -3,9 +3,9 @@
 A replay consists of *lanes*: rings of rows with one writer each. A lane holds consecutive steps of one agent in one
 world. The transition that starts at a row ends in the next row, so each observation is stored once; the last
 observation of an episode has a separate final row. One :class:`Reader`, usually in another process, samples from all
-lanes: uniformly, by priority, by partition with a share for each, or every row once and in order. It copies first and
-verifies afterwards, and samples again if a writer has overwritten the row meanwhile. Because neither side takes a lock,
-either may be killed at any instruction.
+lanes: transitions or sequences, uniformly, by priority, by partition with a share for each, or every row once and in
+order. It copies first and verifies afterwards, and samples again if a writer has overwritten the row meanwhile. Because
+neither side takes a lock, either may be killed at any instruction.
 
 >>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=100)
 >>> replay = Replay(spec)
@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
-from motet.arrays import Batch
+from motet.arrays import MOST_AHEAD, Batch
 from motet.errors import NotReadyError, SettingError, WaitTimeoutError
 from motet.nest import map_nest
 from motet.replay.spec import Field, Leaf, Nest, ReplaySpec, Row
@@ -47,7 +47,7 @@ class Counters(NamedTuple):
     appended: int
     """Rows written, including final rows."""
     sampled: int
-    """Transitions handed out by ``sample``."""
+    """Transitions, or sequences, handed out by ``sample``."""
     consumed: int
     """Transitions handed out by ``take``."""
     redrawn: int
@@ -92,6 +92,8 @@ class Reader(_native.LaneReader):
     _replay: Replay
     _row: Row
     _n_frames: int
+    _n_step: int
+    _length: int
     _once: bool
     _prioritised: bool
     _samples: dict[int, Batch]
@@ -101,7 +103,7 @@ class Reader(_native.LaneReader):
     """Number of a bound batch in the native core, by the id of the batch."""
 
     def sample(self, batch_size: int, *, beta: float = 0.4, into: Batch | None = None) -> Batch:
-        """Sample transitions, with replacement.
+        """Sample transitions, or sequences if the reader was made with a ``length``, with replacement.
 
         ``beta`` is the exponent of the importance weights in a prioritised replay. ``into`` is a batch made by
         :meth:`batch` to fill; without it, batches of equal size share their arrays.
@@ -111,7 +113,7 @@ class Reader(_native.LaneReader):
         batch = self._samples.get(batch_size) if into is None else into
         if batch is None:
             batch = self._samples[batch_size] = self.batch(batch_size)
-        elif into is not None and not (id(batch) in self._targets and batch.reward.shape == (batch_size,)):
+        elif into is not None and not (id(batch) in self._targets and batch.reward.shape[0] == batch_size):
             raise SettingError(f"into must be a batch that this reader made by batch({batch_size}), got another one")
         self._sample(self._targets[id(batch)], beta)
         return batch
@@ -145,7 +147,7 @@ class Reader(_native.LaneReader):
         return batch if self._take(self._targets[id(batch)]) else None
 
     def update(self, batch: Batch, priority: npt.NDArray[np.float32]) -> None:
-        """Set the priorities of the rows of a batch, usually to the absolute TD errors."""
+        """Set the priorities of the transitions or sequences of a batch, usually to the absolute TD errors."""
         if id(batch) not in self._targets:
             raise SettingError("batch must be a batch that this reader made, got another one")
         if not self._prioritised:
@@ -187,8 +189,10 @@ class Reader(_native.LaneReader):
         """Make arrays for batches of this size, not shared with another batch; with ``length``, for ``take``."""
         if batch_size < 1:
             raise SettingError(f"batch_size must be an int >= 1, got {batch_size}")
+        length = length or self._length
         rows = (batch_size, length) if length else (batch_size,)
-        more = (batch_size, length + 1) if length else (batch_size,)
+        more = (batch_size, length + self._n_step) if length else (batch_size,)
+        draws = (batch_size,) if self._length else rows
         row, extra = self._row, self._replay.spec.extra
 
         def array(leaf: Leaf) -> npt.NDArray[Any]:
@@ -204,13 +208,14 @@ class Reader(_native.LaneReader):
                 reward=np.zeros(rows, row.reward.dtype),
                 discount=np.zeros(rows, np.float32),
                 version=np.zeros(rows, np.uint64),
-                lane=np.zeros(rows, np.uint32),
-                row=np.zeros(rows, np.uint64),
+                lane=np.zeros(draws, np.uint32),
+                row=np.zeros(draws, np.uint64),
                 extra={name: row.nest(name, here) for name in extra},
                 next_observation=None if length else row.nest("observation", there),
                 next_extra={name: row.nest(name, there) for name in extra if name in following},
-                weight=np.zeros(rows, np.float32) if self._prioritised else None,
+                weight=np.zeros(draws, np.float32) if self._prioritised else None,
                 valid=np.zeros(rows, np.bool_) if length else None,
+                ahead=np.zeros(rows, np.uint8) if self._length else None,
             )
         )
 
@@ -220,6 +225,8 @@ class Reader(_native.LaneReader):
         The arrays must be contiguous. A batch may do without the next observation.
         """
         batch_size, length = (*batch.reward.shape, 0)[:2]
+        if not self._once and length != self._length:
+            raise SettingError(f"batch must have sequences of length {self._length}, got {length}")
         row = self._row
         here = row.arrays({"observation": batch.observation, "action": batch.action, **batch.extra})
         there = row.arrays({} if length else {"observation": batch.next_observation, **batch.next_extra})
@@ -229,7 +236,7 @@ class Reader(_native.LaneReader):
                 raise SettingError(f"batch must have arrays for {leaf.name}, got none")
         self._targets[id(batch)] = self._bind(
             batch_size, length, here, there, batch.reward, batch.discount, batch.weight, batch.version, batch.row,
-            batch.lane, batch.valid,
+            batch.lane, batch.valid, batch.ahead,
         )  # fmt: skip
         self._bound.append(batch)
         return batch
@@ -337,6 +344,8 @@ class Replay:
         prioritised: bool = False,
         alpha: float = 0.6,
         epsilon: float = 1e-6,
+        length: int = 0,
+        burn_in: int = 0,
         shares: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> Reader:
@@ -351,6 +360,10 @@ class Replay:
                 far.
             alpha: exponent of the priorities.
             epsilon: constant added to the priorities.
+            length: sample sequences of this many consecutive rows of one lane, which may cross the ends of episodes;
+                0 samples transitions.
+            burn_in: number of rows at the beginning of a sequence that are not learned from. Prioritised sequences
+                begin at multiples of ``length - burn_in``, so that each row is learned from in exactly one of them.
             shares: share of a batch for each partition; equal shares by default.
             seed: seed of the reader's random stream.
         """
@@ -367,15 +380,23 @@ class Replay:
             raise SettingError(f"gamma must be a number from 0 to 1, got {gamma}")
         if not (math.isfinite(alpha) and alpha >= 0 and math.isfinite(epsilon) and epsilon >= 0):
             raise SettingError(f"alpha and epsilon must be finite numbers >= 0, got {alpha} and {epsilon}")
-        if spec.once and (n_step > 1 or prioritised):
+        if spec.once and (n_step > 1 or prioritised or length):
             raise SettingError(
-                f"n_step must be 1 and prioritised False in a replay with once=True, got {n_step} and {prioritised}"
+                f"n_step must be 1, prioritised False and length 0 in a replay with once=True, got {n_step}, "
+                f"{prioritised} and {length}"
             )
-        if n_frames + n_step > spec.lane_capacity:
-            raise SettingError(
-                f"capacity must be at least n_frames + n_step = {n_frames + n_step} rows per lane, got "
-                f"{spec.lane_capacity}"
-            )
+        if length < 0 or not 0 <= burn_in < max(length, 1):
+            raise SettingError(f"burn_in must be an int from 0 to below the length {length}, got {burn_in}")
+        if length and n_step > MOST_AHEAD:
+            raise SettingError(f"n_step must be an int from 1 to {MOST_AHEAD} for sequences, got {n_step}")
+        least, what = n_frames + n_step, "n_frames + n_step"
+        if length:
+            # Prioritised sequences begin only at multiples of length - burn_in; one of them must fit anyway.
+            least, what = least + length - 1, f"{what} + length - 1"
+            if prioritised:
+                least, what = least + length - burn_in - 1, f"{what} + length - burn_in - 1"
+        if least > spec.lane_capacity:
+            raise SettingError(f"capacity must be at least {what} = {least} rows per lane, got {spec.lane_capacity}")
         reader = Reader(
             lanes=self._lanes(),
             leaves=row.native,
@@ -391,11 +412,14 @@ class Replay:
             prioritised=prioritised,
             alpha=alpha,
             epsilon=epsilon,
+            length=length,
+            burn_in=burn_in,
             seed=np.random.SeedSequence(seed).generate_state(4, np.uint64).astype(np.uint64),
         )
         reader._replay, reader._row = self, row
         reader._samples, reader._takes, reader._bound, reader._targets = {}, {}, [], {}
-        reader._n_frames, reader._once, reader._prioritised = n_frames, spec.once, prioritised
+        reader._n_frames, reader._n_step, reader._length = n_frames, n_step, length
+        reader._once, reader._prioritised = spec.once, prioritised
         return reader
 
     def words(self, lane: int) -> LaneWords:

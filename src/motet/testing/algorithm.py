@@ -183,7 +183,7 @@ def check_algorithm(
     def batch(agents: int, seed: int) -> Batch:
         made = stacked_batch(*spaces, settings, agents)
         rng = np.random.default_rng(seed)
-        _fill(made, observation_space, action_space, rng)
+        _fill(made, observation_space, action_space, rng, settings.n_step)
         return made
 
     def run(algorithm: Algorithm, first: int, last: int, agents: int = 2) -> None:
@@ -381,7 +381,9 @@ def _arrays(batch: Batch) -> list[Any]:
     return found
 
 
-def _fill(batch: Batch, observation_space: Space, action_space: Space, rng: np.random.Generator) -> None:
+def _fill(
+    batch: Batch, observation_space: Space, action_space: Space, rng: np.random.Generator, n_step: int = 1
+) -> None:
     """Fill a batch with random elements of the spaces and random rewards. A fifth of the transitions is terminated."""
 
     def put(to: Nest, space: Space) -> None:
@@ -401,6 +403,8 @@ def _fill(batch: Batch, observation_space: Space, action_space: Space, rng: np.r
     batch.discount[:] = np.where(rng.random(batch.reward.shape) < 0.2, 0.0, 0.9)
     if batch.weight is not None:
         batch.weight[:] = rng.random(batch.weight.shape)
+    if batch.ahead is not None:
+        _fill_sequences(batch, rng, n_step)
     for fields in (batch.extra, batch.next_extra):
         for name, nest in fields.items():
             if name == "mask":
@@ -410,3 +414,15 @@ def _fill(batch: Batch, observation_space: Space, action_space: Space, rng: np.r
                 nest[...] = flat.reshape(nest.shape)
             else:
                 map_nest(lambda array: array.__setitem__(slice(None), rng.random(array.shape)), nest)
+
+
+def _fill_sequences(batch: Batch, rng: np.random.Generator, n_step: int) -> None:
+    """Say at which rows of sequences transitions start, and where they end. The last row always starts one."""
+    valid, ahead = batch.valid, batch.ahead
+    assert valid is not None and ahead is not None
+    valid[:] = rng.random(valid.shape) < 0.8
+    valid[..., -1] = True
+    ahead[..., -1] = n_step
+    for t in reversed(range(ahead.shape[-1] - 1)):
+        ahead[..., t] = np.where(valid[..., t], np.minimum(n_step, ahead[..., t + 1].astype(int) + 1), 0)
+    batch.reward[~valid] = batch.discount[~valid] = 0

@@ -342,7 +342,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         _refresh_surely(kept, f"the vault of stack {stack}")
         version = restore(algorithm, members, kept, record)
     elif record is not None:
-        record.restore(record.words, record.evaluations, [member.reader for member in members])
+        record.limit([member.reader for member in members])
     return Learner(
         algorithm,
         members,
@@ -371,6 +371,8 @@ def _member(shared: SharedMemory, number: int, batch: Batch, record: StackRecord
         gamma=settings.gamma,
         prioritised=settings.prioritised,
         alpha=settings.alpha,
+        length=settings.length if settings.sequences else 0,
+        burn_in=settings.burn_in,
         shares=policy.partitions,
         seed=seed_for(shared.roster.seed, _READER, number),
     )

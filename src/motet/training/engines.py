@@ -33,14 +33,12 @@ ALONE = "Fix: create that part in the process that uses it, or train in this pro
 
 def check_in_periods(run: Run) -> None:
     """Raise if a reproducible run is asked for something that it cannot do reproducibly."""
-    settings, stages = run.settings, [policy.settings.stages for policy in run.roster.policies]
+    settings = run.settings
     asked = {
         "resuming": run.resume_from is not None,
         "keep_replay": settings.keep_replay,
         "engine='ray'": settings.engine == "ray",
         "self_play": settings.self_play,
-        "clear_replay_on_stage with ahead=1": bool(run.roster.pace.ahead)
-        and any(stage.clear_replay_on_stage for stage in stages),
     }
     for what, is_asked in asked.items():
         if is_asked:

@@ -69,8 +69,8 @@ class RowReader(Protocol):
         """Return the number of rows from which a transition may be drawn."""
         ...
 
-    def forget(self) -> None:
-        """Never again draw a row that has been written so far."""
+    def forget(self, open: bool = False, /) -> None:
+        """Never again draw a row that has been written so far; ``open``: nor the next one of each lane."""
         ...
 
     def save_priorities(self, values: npt.NDArray[np.float32], /) -> None:
@@ -155,7 +155,7 @@ def restore(
 ) -> int:
     """Restore the state from a vault's subscriber, which must have been refreshed; return its version."""
     if record is not None:
-        record.restore(vault["record"], vault["evaluations"], [policy.reader for policy in policies])
+        record.restore(vault, [policy.reader for policy in policies])
     algorithm.state[...] = vault.weights.reshape(algorithm.state.shape)
     algorithm.counters[...] = vault["counters"]
     algorithm.random[...] = vault["random"][:, : algorithm.random.shape[1]]
@@ -333,7 +333,7 @@ class Learner:
         algorithm.save()
         more: dict[str, Any] = {}
         if self._record is not None:
-            more["record"], more["evaluations"] = self._record.words, self._record.evaluations
+            more |= self._record.saved()
             if self._record.priorities:
                 more["priorities"] = np.zeros((len(members), self._record.priorities), np.float32)
                 for member, row in zip(members, more["priorities"], strict=True):
@@ -422,10 +422,13 @@ class Learner:
         updates = self.algorithm.counters[:, 0].tolist()
         reached = [stages.index(member.steps(), count) for member, count in zip(members, updates, strict=True)]
         if any(stage > member.stage for stage, member in zip(reached, members, strict=True)):
-            for stage, member in zip(reached, members, strict=True):
+            for i, (stage, member) in enumerate(zip(reached, members, strict=True)):
                 if set(stages.names[member.stage + 1 : stage + 1]) & set(stages.clear_replay_on_stage):
-                    member.reader.forget()
-                    member.awaits = max(self._settings.min_rows, self._settings.batch_size)
+                    if self._record is None:
+                        member.reader.forget()
+                    else:
+                        self._record.clear(i, self.phases, member.reader)
+                    member.awaits = max(-(-self._settings.min_rows // self._settings.stride), self._settings.batch_size)
                 member.stage = max(member.stage, stage)
             self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
             self._show_stages()

@@ -199,7 +199,7 @@ class WholeBatch:
         try:
             if self._behaviour is not None:
                 return [self._carried.ask(self._behaviour, turn.at, turn.observation, turn.mask, explore=False)[0]]
-            masks = None if turn.mask is None else self._mask_form.nest(turn.mask)
+            masks = None if turn.mask is None else self._mask_form.nest(turn.mask.copy())
             return [self._checked(self._ask(turn.observation, masks), turn)]
         except PolicyFailure as failure:
             raise self._fixed.failure(failure) from failure

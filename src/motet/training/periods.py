@@ -10,14 +10,15 @@ two records, by parity, since actors are never more than one period ahead of a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import ReaderSettings
 from motet.arrays import ArraySpec
+from motet.pace import Pace
 from motet.publication import GivenVersion
 from motet.replay import Replay, ReplaySpec
 from motet.system.memory import Segment
@@ -160,11 +161,15 @@ class ActorPeriods:
         return True
 
 
-class LimitedReader(Protocol):
+class PhaseReader(Protocol):
     """A reader that can be limited to the rows of a record."""
 
     def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
         """Look at no row from the given ones on, one for each lane."""
+        ...
+
+    def forget(self, open: bool = False, /) -> None:
+        """Never again look at a row before these; ``open``: nor at the next one of each lane."""
         ...
 
 
@@ -175,18 +180,20 @@ class StackRecord:
         records: the records of the run.
         policies: indices of the policies of the stack.
         settings: how they read their replays.
-        room: the most rows that an actor writes to a lane during a phase.
+        pace: the pace of the run.
         spec: the layout of the replay of each of them.
     """
 
     def __init__(
-        self, records: Records, policies: Sequence[int], settings: ReaderSettings, room: int, spec: ReplaySpec
+        self, records: Records, policies: Sequence[int], settings: ReaderSettings, pace: Pace, spec: ReplaySpec
     ) -> None:
-        self._records, self._policies, self._settings, self._room = records, tuple(policies), settings, room
+        self._records, self._policies, self._settings, self._pace = records, tuple(policies), settings, pace
         self.priorities = _size_of(spec) if settings.prioritised else 0
         """Number of priorities of each policy that its vault holds too."""
         self.evaluations: npt.NDArray[np.int64] = np.zeros(2, np.int64)
         """The number of the newest evaluation that is due after the phase, and how many have been in this session."""
+        self.cleared: npt.NDArray[np.int64] = np.zeros(len(policies), np.int64)
+        """For each policy, the first period after those whose rows were forgotten when its replay was cleared."""
         self._position = {policy: i for i, policy in enumerate(policies)}
         self.words: npt.NDArray[np.uint64] = np.stack([np.zeros_like(records.read(p, 0)) for p in policies])
         """The record of each policy, ``[policies, lanes, 2]``."""
@@ -197,26 +204,45 @@ class StackRecord:
         items: dict[str, tuple[tuple[int, ...], str]] = {
             "record": ((policies, spec.n_lanes, 2), "uint64"),
             "evaluations": ((2,), "int64"),
+            "cleared": ((policies,), "int64"),
         }
         if prioritised:
             items["priorities"] = (policies, _size_of(spec)), "float32"
         return items
 
-    def turn_to(self, phase: int, readers: Sequence[LimitedReader]) -> None:
+    def turn_to(self, phase: int, readers: Sequence[PhaseReader]) -> None:
         """Let the readers look at the record of a phase. Every actor must have ended its period."""
         words, due = np.stack([self._records.read(policy, phase) for policy in self._policies]), self.evaluations
         number = self._records.evaluation_after(phase)
         if number is not None and number > due[0]:
             due = np.array([number, due[1] + 1], np.int64)
-        self.restore(words, due, readers)
+        self.words, self.evaluations = words, due
+        self.limit(readers)
+        for reader, first in zip(readers, self.cleared.tolist(), strict=True):
+            if phase < first:
+                reader.forget(True)
 
-    def restore(
-        self, words: npt.NDArray[np.uint64], evaluations: npt.NDArray[np.int64], readers: Sequence[LimitedReader]
-    ) -> None:
-        """Let the readers look at a record that was saved."""
-        self.words, self.evaluations = words.copy(), evaluations.copy()
-        for reader, lanes in zip(readers, words, strict=True):
-            reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._room)
+    def clear(self, position: int, phase: int, reader: PhaseReader) -> None:
+        """Forget all rows of a policy that were acted by versions before that of a phase, also those still to come.
+
+        At the end of a period an agent may have acted, and its row may not be complete.
+        """
+        reader.forget(True)
+        self.cleared[position] = self._pace.first_period_after(phase)
+
+    def saved(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what the header of a vault contains of it."""
+        return {"record": self.words, "evaluations": self.evaluations, "cleared": self.cleared}
+
+    def restore(self, vault: Mapping[str, Any], readers: Sequence[PhaseReader]) -> None:
+        """Continue from the header of a vault."""
+        self.words, self.evaluations, self.cleared = (np.array(vault[name]) for name in self.saved())
+        self.limit(readers)
+
+    def limit(self, readers: Sequence[PhaseReader]) -> None:
+        """Let the readers look at its rows."""
+        for reader, lanes in zip(readers, self.words, strict=True):
+            reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._pace.room)
 
     def steps(self) -> list[int]:
         """Return the steps of each policy."""

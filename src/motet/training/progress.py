@@ -38,10 +38,11 @@ class StackProgress:
         """Number of lanes of each replay."""
         self.once = settings.once
         """Whether every row is read once."""
-        self.warm_up = max(settings.min_rows, settings.batch_size) + self.lanes * settings.n_step + settings.n_frames
+        rows = max(settings.min_rows, settings.batch_size * settings.stride)
+        self.warm_up = rows + self.lanes * (settings.reads_ahead + settings.stride - 1) + settings.n_frames
         """Steps before the first update: enough rows for a batch for any distribution of rows over lanes.
 
-        The newest rows of a lane cannot be sampled, since the rest of their n-step return is not there yet.
+        The newest rows of a lane cannot be sampled, since the rest of their n-step return or sequence is not there yet.
         """
         self._pace, self._shared, self._learned = roster.pace, shared, shared.board.learned
         first, last = self.policies[0], self.policies[-1]

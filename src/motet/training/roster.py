@@ -184,8 +184,8 @@ class Roster:
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
         # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
-        starts = settings.batch_size * (2 if settings.prioritised else 1)
-        least = starts + lanes * (settings.n_step + settings.n_frames + 1 + self.pace.room)
+        starts = settings.batch_size * (max(2, settings.stride) if settings.prioritised else 1)
+        least = starts + lanes * (settings.reads_ahead + settings.stride + settings.n_frames + self.pace.room)
         if settings.once:
             # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
             # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.

@@ -162,7 +162,7 @@ class SharedMemory:
             return None
         policies = self.roster.stacks[stack]
         settings, spec = self.roster.policies[policies[0]].settings, self.replays[policies[0]].spec
-        return StackRecord(self.records, policies, settings, self.roster.pace.room, spec)
+        return StackRecord(self.records, policies, settings, self.roster.pace, spec)
 
     def progress(self, stack: int, record: StackRecord | None = None) -> StackProgress:
         """Return the progress of a stack, for use in the calling process; with ``record``: as that record shows it."""

@@ -188,10 +188,7 @@ class Watch:
             updates_per_s=updates_per_s,
             replay_fill=rows / (replay.spec.lane_capacity * replay.spec.n_lanes),
             updates_per_step=updates / max(steps, 1),
-            samples_per_row=updates
-            * policy.settings.batch_size
-            * (policy.settings.length if once else 1)
-            / max(steps, 1),
+            samples_per_row=updates * policy.settings.batch_size * policy.settings.learned_rows / max(steps, 1),
             version=newest,
             lag_versions=max(0, newest - int(episodes.version[:, i].min())),
             lag_steps=max(0, steps - shared.newest_step(i)),

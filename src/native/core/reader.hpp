@@ -22,6 +22,13 @@ struct Rules {
   bool reward_double = false;
   bool prioritised = false;
   double alpha = 0.6, epsilon = 1e-6;  // priority p becomes (p + epsilon) ** alpha
+  // Sampled are sequences of `length` consecutive rows, of which the first `burn_in` are not learned from; 0: single
+  // transitions. A prioritised sequence begins at a multiple of the rows that are learned from, so that each row is
+  // among those of exactly one sequence.
+  u64 length = 0, burn_in = 0;
+
+  u64 span() const { return std::max<u64>(length, 1) + n_step; }  // rows that one sample looks at
+  u64 stride() const { return std::max<u64>(length, 1) - burn_in; }
 };
 
 // One array of a batch, and the bytes of a row that are copied into it.
@@ -29,19 +36,19 @@ struct Copy {
   u8* to;
   u64 offset, bytes;  // within a row
   u64 frames;         // number of consecutive rows that are stacked
-  bool next;          // sample: from the end of the transition. take: also the row after the fragment
+  bool next;          // transitions: from the end of the transition. Fragments and sequences: also the rows after them
 };
 
 // The arrays of a batch.
 struct Target {
-  u64 rows = 0;    // sample: batch size. take: fragments
-  u64 length = 0;  // take: rows per fragment; 0 for sample
+  u64 rows = 0;    // transitions, fragments or sequences
+  u64 length = 0;  // rows of a fragment or a sequence; 0 for transitions
   std::vector<Copy> copies;
   void* reward = nullptr;
   float *discount = nullptr, *weight = nullptr;
   u64 *version = nullptr, *row = nullptr;
   u32* lane = nullptr;
-  u8* valid = nullptr;
+  u8 *valid = nullptr, *ahead = nullptr;
 };
 
 struct Counters {
@@ -137,7 +144,7 @@ class Reader {
     }
   }
 
-  u64 ready() {  // number of rows from which a transition may be drawn
+  u64 ready() {  // number of rows from which a transition or a sequence may be drawn
     u64 n = 0;
     for (auto& p : partitions)
       if (u64 rows = refresh(p); p.share > 0) n += rows;
@@ -185,8 +192,8 @@ class Reader {
     }
   }
 
-  void forget() {  // forgets every row written so far
-    for (auto& s : lanes) s.floor = s.cursor = head_of(s);
+  void forget(u64 more) {  // forgets every row written so far, and so many more of each lane
+    for (auto& s : lanes) s.floor = (s.cursor = head_of(s)) + more;
   }
 
   // ---- consume once, in order
@@ -292,7 +299,7 @@ class Reader {
       }
       // A stack needs the n_frames - 1 rows before its row, unless no row was ever overwritten.
       s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
-      s.high = head > rules.n_step ? head - rules.n_step : 0;
+      s.high = head >= rules.span() ? head - rules.span() + 1 : 0;
       if (s.low > s.high) s.low = s.high;
       s.low_place = s.lane->place(s.low);
       account(s, head);
@@ -322,14 +329,16 @@ class Reader {
     u64 cap = s.lane->capacity;
     index_.clear();
     value_.clear();
+    // Every place, since after a whole round the rows at multiples of the stride lie in others.
     for (u64 i = std::max(s.zeroed, s.low > cap ? s.low - cap : 0); i < s.low; ++i) {
       index_.push_back(s.base + i % cap);
       value_.push_back(0);
     }
     s.zeroed = std::max(s.zeroed, s.low);
-    for (u64 i = std::max(s.prioritised, s.low); i < s.high; ++i) {
+    const u64 stride = rules.stride(), from = std::max(s.prioritised, s.low);
+    for (u64 i = (from + stride - 1) / stride * stride; i < s.high; i += stride) {
       index_.push_back(s.base + i % cap);
-      value_.push_back(s.lane->startable(s.lane->place(i)) ? max_priority : 0.0f);
+      value_.push_back(teaches(s.lane, s.lane->place(i)) ? max_priority : 0.0f);
     }
     s.prioritised = std::max(s.prioritised, s.high);
     p.tree->set(index_.data(), value_.data(), index_.size());
@@ -351,8 +360,7 @@ class Reader {
         if (round) continue;  // all rows were overwritten meanwhile
         return Draw::kTooFew;
       }
-      if (!walk(p, t)) return Draw::kNoStart;
-      for (const Copy& c : t.copies) gather(t, c);
+      if (!(rules.length ? copy_sequences(p, t) : copy_transitions(p, t))) return Draw::kNoStart;
       if (Draw d = verify(p, t); d != Draw::kOk) return d;
     }
     return Draw::kOk;
@@ -365,10 +373,57 @@ class Reader {
     for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
   }
 
-  // Follows each drawn transition from its first row to its last, for its rewards, its discount and its end.
-  bool walk(Partition& p, const Target& t) {
-    const u64 n = pending_.size(), n_step = rules.n_step, reward_at = rules.reward_offset;
+  // Whether there is anything to learn from the transition or the sequence that starts here.
+  bool teaches(Lane* lane, u64 place) const {
+    for (u64 skip = rules.burn_in; skip; --skip) place = lane->after(place);
+    for (u64 left = rules.stride(); left; --left, place = lane->after(place))
+      if (lane->startable(place)) return true;
+    return false;
+  }
+
+  // Follows the transition that starts in a place to its end, for its rewards and its discount.
+  struct Followed {
+    double reward;
+    float discount;
+    u64 end, steps;
+  };
+  Followed follow(Lane* const lane, u64 place) const {
+    const u64 n_step = rules.n_step, reward_at = rules.reward_offset;
     const double gamma = rules.gamma;
+    double sum = 0, factor = 1;
+    u64 steps = 0, m = lane->meta(place);
+    for (;;) {
+      sum += factor * reward(lane->at(place) + reward_at);
+      factor *= gamma;
+      ++steps;
+      place = lane->after(place);
+      if ((m & (kTerminated | kTruncated)) || steps == n_step || !lane->startable(place)) break;
+      m = lane->meta(place);
+    }
+    return {sum, m & kTerminated ? 0.0f : float(factor), place, steps};
+  }
+
+  bool copy_transitions(Partition& p, const Target& t) {
+    if (!walk(p, t)) return false;
+    for (const Copy& c : t.copies) gather(t, c);
+    return true;
+  }
+
+  bool copy_sequences(Partition& p, const Target& t) {
+    for (Drawn& d : pending_) {
+      Lane* lane = d.from->lane;
+      if (!p.tree && !teaches(lane, d.place)) {
+        if (!draw_another(p, t, d)) return false;
+        lane = d.from->lane;
+      }
+      d.end = copy_rows(lane, t, d.out, t.row[d.out], d.place);
+    }
+    return true;
+  }
+
+  // Finds rewards, discount and end of each drawn transition.
+  bool walk(Partition& p, const Target& t) {
+    const u64 n = pending_.size(), reward_at = rules.reward_offset;
     const bool look = !p.tree;  // with priorities, only rows that start a transition have a priority above 0
     for (u64 k = 0; k < n; ++k) {
       if (k + kAhead < n) {
@@ -382,23 +437,13 @@ class Reader {
       Drawn& d = pending_[k];
       if (look && !d.from->lane->startable(d.place) && !draw_another(p, t, d)) return false;
       Lane* const lane = d.from->lane;
-      const u64 first = lane->meta(d.place);
-      double sum = 0, factor = 1;
-      u64 place = d.place, steps = 0, m = first;
-      for (;;) {
-        sum += factor * reward(lane->at(place) + reward_at);
-        factor *= gamma;
-        ++steps;
-        place = lane->after(place);
-        if ((m & (kTerminated | kTruncated)) || steps == n_step || !lane->startable(place)) break;
-        m = lane->meta(place);
-      }
-      store_reward(t, d.out, sum);
-      t.discount[d.out] = m & kTerminated ? 0.0f : float(factor);
-      t.version[d.out] = first >> kVersionShift;
-      d.end = place;
+      const Followed f = follow(lane, d.place);
+      store_reward(t, d.out, f.reward);
+      t.discount[d.out] = f.discount;
+      t.version[d.out] = lane->meta(d.place) >> kVersionShift;
+      d.end = f.end;
       d.first = lane->at(d.place);
-      d.last = lane->at(place);
+      d.last = lane->at(f.end);
     }
     return true;
   }
@@ -494,14 +539,14 @@ class Reader {
     return true;
   }
 
-  // Final and broken rows are skipped. After many failed draws, walk from row to row instead.
+  // Rows from which there is nothing to learn are skipped. After many failed draws, walk from row to row instead.
   bool draw_another(Partition& p, const Target& t, Drawn& d) {
     constexpr u64 kTries = 64;
     u64 at = 0, total = window(p);
     for (u64 attempt = 0; attempt < kTries + total; ++attempt) {
       at = attempt < kTries ? rng.below(total) : (at + 1) % total;
       locate(p, t, d, at);
-      if (d.from->lane->startable(d.place)) return true;
+      if (teaches(d.from->lane, d.place)) return true;
     }
     return false;
   }
@@ -605,22 +650,40 @@ class Reader {
       u64 oldest = row - std::min(row, rules.n_frames - 1);
       if (u64 bad = first_bad(lane, oldest, row + t.length + 1); bad != kNone) return report_corrupt(l, bad);
     }
-    for (u64 j = 0; j <= t.length; ++j, ++row, place = lane->after(place)) {
-      u64 out = f * t.length + j;
-      for (const Copy& c : t.copies)
-        if (c.next || j < t.length) copy_stack(lane, c, row, place, c.next ? out + f : out);
-      if (j == t.length) break;
-      u64 m = lane->meta(place);
-      bool start = lane->startable(place);
-      store_reward(t, out, start ? reward(lane->at(place) + rules.reward_offset) : 0.0);
-      t.discount[out] = start && !(m & kTerminated) ? float(rules.gamma) : 0.0f;
-      t.version[out] = m >> kVersionShift;
-      t.row[out] = row;
-      t.lane[out] = l;
-      t.valid[out] = start;
-      counters.consumed += start;
+    copy_rows(lane, t, f, row, place);
+    for (u64 j = f * t.length; j < (f + 1) * t.length; ++j) {
+      t.row[j] = row++;
+      t.lane[j] = l;
+      counters.consumed += t.valid[j];
     }
     return Draw::kOk;
+  }
+
+  // Copies consecutive rows as fragment or sequence number f, with those after them in which its last transitions end.
+  // Returns the place of the last one.
+  u64 copy_rows(Lane* lane, const Target& t, u64 f, u64 row, u64 place) const {
+    const u64 span = t.length + rules.n_step;
+    for (u64 j = 0;; ++j, ++row, place = lane->after(place)) {
+      const u64 out = f * t.length + j;
+      for (const Copy& c : t.copies)
+        if (c.next || j < t.length) copy_stack(lane, c, row, place, c.next ? f * span + j : out);
+      if (j < t.length) describe(lane, t, out, place);
+      if (j + 1 == span) return place;
+    }
+  }
+
+  // Writes what a fragment or a sequence says of the transition that starts in a place, if one does.
+  void describe(Lane* lane, const Target& t, u64 out, u64 place) const {
+    const bool start = lane->startable(place);
+    Followed f{0, 0, place, 0};
+    if (start) f = follow(lane, place);
+    // A fragment has the reward as it was written: a sum would turn -0.0 into 0.0.
+    if (start && lane->once) f.reward = reward(lane->at(place) + rules.reward_offset);
+    store_reward(t, out, f.reward);
+    t.discount[out] = f.discount;
+    t.version[out] = lane->meta(place) >> kVersionShift;
+    t.valid[out] = start;
+    if (t.ahead) t.ahead[out] = u8(f.steps);
   }
 };
 }  // namespace motet

@@ -1,12 +1,11 @@
 // motet._native.Mlp and choose: forward pass and epsilon-greedy choice for actors, without torch.
 #include "core/mlp.hpp"
+
+#include "python/kernels.hpp"
 #include "python/python.hpp"
 
 namespace motet {
 namespace {
-
-// Below this many multiplications the interpreter's lock is kept: releasing it costs more than the work.
-constexpr u64 kUnlockFrom = 200'000;
 
 bool read_sizes(PyObject* o, const char* name, std::vector<u64>& out) {
   PyObject* items = PySequence_Tuple(o);
@@ -52,17 +51,12 @@ struct MlpHandle {
       raise("SettingError", "activation must be 'relu' or 'tanh', got '%s'", activation);
       return nullptr;
     }
-    kernel::Function function = nullptr;
-    for (auto [name, candidate] : kernel::variants())
-      if (!variant || std::string(variant) == name) function = candidate;
-    if (!function) {
-      raise("SettingError", "variant must be one of motet._native.MLP_VARIANTS, got '%s'", variant);
-      return nullptr;
-    }
+    kernel::Variant chosen;
+    if (!find_variant(variant, &chosen)) return nullptr;
     std::vector<Layer> layers;
     for (u64 l = 0; l + 1 < sizes.size(); ++l) layers.push_back({sizes[l], sizes[l + 1], offsets[2 * l], offsets[2 * l + 1]});
     Activation kind = word == "relu" ? Activation::relu : Activation::tanh;
-    return new MlpHandle{Mlp(std::move(layers), kind, activate_last != 0, scale, function)};
+    return new MlpHandle{Mlp(std::move(layers), kind, activate_last != 0, scale, chosen)};
   }
 };
 
@@ -70,40 +64,17 @@ PyObject* mlp_forward(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   if (n != 3) return PyErr_Format(PyExc_TypeError, "forward(flat, x, out) takes 3 arguments, %zd given", n);
   const Mlp& net = unbox<MlpHandle>(o).net;
   View flat, x, out;
-  if (!flat.take(args[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) || !(dtype_of(flat.raw().format) == Dtype{'f', 4}) ||
-      flat.bytes() / 4 < net.end()) {
-    PyErr_Clear();
-    return raise("SpecError", "flat must be a contiguous float32 array with at least %llu items", (unsigned long long)net.end());
-  }
-  if (!x.take(args[1], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
-    PyErr_Clear();
-    return raise("SpecError", "x must be a contiguous array of float32, uint8 or bool, got %s", type_name(args[1]).c_str());
-  }
-  const Dtype dtype = dtype_of(x.raw().format);
-  const bool bytes = dtype.size == 1 && (dtype.kind == 'u' || dtype.kind == 'b');
-  if (!bytes && !(dtype == Dtype{'f', 4}))
-    return raise("SpecError", "x must be float32, uint8 or bool, got %s", dtype.name().c_str());
-  const u64 items = x.bytes() / u64(dtype.size), rows = items / net.in();
-  if (rows * net.in() != items)
-    return raise("SpecError", "x must have rows of %llu items, got %llu items", (unsigned long long)net.in(), (unsigned long long)items);
+  if (!take_flat(flat, args[0], net.end())) return nullptr;
+  u64 rows;
+  bool bytes;
+  if (!take_inputs(x, args[1], net.in(), &rows, &bytes)) return nullptr;
   if (!out.take_array(args[2], "out", {'f', 4}, rows * net.out(), true)) return nullptr;
-  auto run = [&] {
+  return without_lock(rows * net.weights(), [&] {
     if (bytes)
       net.forward(flat.as<const float>(), x.as<const u8>(), out.as<float>(), rows);
     else
       net.forward(flat.as<const float>(), x.as<const float>(), out.as<float>(), rows);
-  };
-  try {
-    if (rows * net.weights() < kUnlockFrom) {
-      run();
-    } else {
-      Unlocked unlocked;
-      run();
-    }
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
-  Py_RETURN_NONE;
+  });
 }
 
 PyObject* mlp_end(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(unbox<MlpHandle>(o).net.end()); }
@@ -147,7 +118,7 @@ bool add_mlp(PyObject* m) {
   PyObject* variants = PyTuple_New(Py_ssize_t(kernel::variants().size()));
   if (!variants) return false;
   Py_ssize_t i = 0;
-  for (auto [name, function] : kernel::variants()) PyTuple_SetItem(variants, i++, PyUnicode_FromString(name));
+  for (const kernel::Variant& one : kernel::variants()) PyTuple_SetItem(variants, i++, PyUnicode_FromString(one.name));
   bool added = PyModule_AddObjectRef(m, "MLP_VARIANTS", variants) == 0;
   Py_DECREF(variants);
   return added && PyModule_AddFunctions(m, functions) == 0 &&

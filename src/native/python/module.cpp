@@ -12,7 +12,8 @@ PyMODINIT_FUNC PyInit__native() {
   if (!m) return nullptr;
   using namespace motet;
   if (Array::learn() && PyModule_AddObjectRef(m, "DIRECT_ARRAYS", Array::readable() ? Py_True : Py_False) == 0 && add_bell(m) &&
-      add_tree(m) && add_slots(m) && add_lane(m) && add_lanes(m) && add_reader(m) && add_mlp(m) && add_limits(m) && add_sweep(m))
+      add_tree(m) && add_slots(m) && add_lane(m) && add_lanes(m) && add_reader(m) && add_mlp(m) &&
+      add_recurrent(m) && add_limits(m) && add_sweep(m))
     return m;
   Py_DECREF(m);
   return nullptr;

@@ -242,6 +242,7 @@ bool add_lane(PyObject* module);
 bool add_lanes(PyObject* module);
 bool add_reader(PyObject* module);
 bool add_mlp(PyObject* module);
+bool add_recurrent(PyObject* module);
 bool add_limits(PyObject* module);
 bool add_sweep(PyObject* module);
 }  // namespace motet

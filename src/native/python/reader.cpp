@@ -21,15 +21,15 @@ struct LaneReader {
 
   static LaneReader* make(PyObject* args, PyObject* kwargs) {
     PyObject *lanes, *leaves, *partition_of, *shares, *seed;
-    ull row_bytes, hash, n_frames, n_step, reward_offset;
+    ull row_bytes, hash, n_frames, n_step, reward_offset, length, burn_in;
     double gamma, alpha, epsilon;
     int reward_double, prioritised;
     static const char* names[] = {"lanes",         "leaves",        "row_bytes", "spec_hash", "partition_of", "shares",
                                   "n_frames",      "n_step",        "gamma",     "reward_offset", "reward_double", "prioritised",
-                                  "alpha",         "epsilon",       "seed",      nullptr};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOKKOOKKdKppddO", const_cast<char**>(names), &lanes, &leaves, &row_bytes, &hash,
+                                  "alpha",         "epsilon",       "length",    "burn_in",   "seed",         nullptr};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOKKOOKKdKppddKKO", const_cast<char**>(names), &lanes, &leaves, &row_bytes, &hash,
                                      &partition_of, &shares, &n_frames, &n_step, &gamma, &reward_offset, &reward_double, &prioritised,
-                                     &alpha, &epsilon, &seed))
+                                     &alpha, &epsilon, &length, &burn_in, &seed))
       return nullptr;
     auto h = std::make_unique<LaneReader>();
     Reader& r = h->reader;
@@ -37,6 +37,10 @@ struct LaneReader {
     if (n < 1 || parts < 1 || PySequence_Size(partition_of) != n || n_frames < 1 || n_step < 1 ||
         reward_offset + (reward_double ? 8 : 4) > row_bytes) {
       if (!PyErr_Occurred()) raise("SettingError", "a reader must have 1 or more lanes and partitions, n_frames and n_step >= 1, and a reward");
+      return nullptr;
+    }
+    if (burn_in >= std::max<ull>(length, 1) || (length && n_step > 255)) {
+      raise("SettingError", "a reader of sequences must have a burn_in below its length, and n_step <= 255");
       return nullptr;
     }
     for (Py_ssize_t i = 0; i < n; ++i) {
@@ -65,7 +69,7 @@ struct LaneReader {
       r.partitions.push_back(std::move(p));
     }
     if (!parse_leaves(leaves, row_bytes, h->specs)) return nullptr;
-    r.rules = {n_frames, n_step, gamma, reward_offset, bool(reward_double), bool(prioritised), alpha, epsilon};
+    r.rules = {n_frames, n_step, gamma, reward_offset, bool(reward_double), bool(prioritised), alpha, epsilon, length, burn_in};
     View words;
     if (!words.take_array(seed, "seed", {'u', 8}, 4, false)) return nullptr;
     std::memcpy(r.rng.s, words.data(), 32);
@@ -80,25 +84,25 @@ struct LaneReader {
   }
 };
 
-// bind(rows, length, leaf_arrays, next_arrays, reward, discount, weight, version, row, lane, valid) -> number
+// bind(rows, length, leaf_arrays, next_arrays, reward, discount, weight, version, row, lane, valid, ahead) -> number
 // Leaves whose array is None are not gathered.
 PyObject* reader_bind(PyObject* o, PyObject* args) {
   auto& h = unbox<LaneReader>(o);
   ull rows, length;
-  PyObject *leaf, *next, *reward, *discount, *weight, *version, *row, *lane, *valid;
-  if (!PyArg_ParseTuple(args, "KKOOOOOOOOO", &rows, &length, &leaf, &next, &reward, &discount, &weight, &version, &row, &lane, &valid))
+  PyObject *leaf, *next, *reward, *discount, *weight, *version, *row, *lane, *valid, *ahead;
+  if (!PyArg_ParseTuple(args, "KKOOOOOOOOOO", &rows, &length, &leaf, &next, &reward, &discount, &weight, &version, &row, &lane, &valid, &ahead))
     return nullptr;
   if (rows == 0) return raise("SettingError", "batch_size must be 1 or more, got 0");
   auto b = std::make_unique<BoundTarget>();
   Target& t = b->target;
   t.rows = rows;
   t.length = length;
-  u64 steps = rows * (length ? length : 1);
+  const Rules& rules = h.reader.rules;
+  u64 steps = rows * (length ? length : 1), draws = rules.length ? rows : steps;
   auto take = [&](PyObject* array, const char* name, Dtype dtype, u64 items) -> void* {
     b->views.emplace_back();
     return b->views.back().take_array(array, name, dtype, items, true) ? b->views.back().data() : nullptr;
   };
-  const Rules& rules = h.reader.rules;
   for (std::size_t f = 0; f < h.specs.size(); ++f) {
     const LeafSpec& s = h.specs[f];
     u64 frames = s.stacked ? rules.n_frames : 1;
@@ -106,7 +110,7 @@ PyObject* reader_bind(PyObject* o, PyObject* args) {
       PyObject* array = PySequence_GetItem(list, Py_ssize_t(f));
       if (!array) return nullptr;
       bool wanted = !Py_IsNone(array);
-      u64 count = length && s.next ? rows * (length + 1) : steps;
+      u64 count = length && s.next ? rows * (length + rules.n_step) : steps;
       void* at = wanted ? take(array, s.name.c_str(), s.dtype, count * frames * s.items) : nullptr;
       Py_DECREF(array);
       if (wanted && !at) return nullptr;
@@ -116,12 +120,13 @@ PyObject* reader_bind(PyObject* o, PyObject* args) {
   if (!(t.reward = take(reward, "reward", {'f', rules.reward_double ? 8 : 4}, steps)) ||
       !(t.discount = static_cast<float*>(take(discount, "discount", {'f', 4}, steps))) ||
       !(t.version = static_cast<u64*>(take(version, "version", {'u', 8}, steps))) ||
-      !(t.row = static_cast<u64*>(take(row, "row", {'u', 8}, steps))) ||
-      !(t.lane = static_cast<u32*>(take(lane, "lane", {'u', 4}, steps))))
+      !(t.row = static_cast<u64*>(take(row, "row", {'u', 8}, draws))) ||
+      !(t.lane = static_cast<u32*>(take(lane, "lane", {'u', 4}, draws))))
     return nullptr;
-  if (!Py_IsNone(weight) && !(t.weight = static_cast<float*>(take(weight, "weight", {'f', 4}, steps)))) return nullptr;
+  if (!Py_IsNone(weight) && !(t.weight = static_cast<float*>(take(weight, "weight", {'f', 4}, draws)))) return nullptr;
   if (!Py_IsNone(valid) && !(t.valid = static_cast<u8*>(take(valid, "valid", {'b', 1}, steps)))) return nullptr;
-  if (length && !t.valid) return raise("SpecError", "valid must be an array for a batch of fragments, got None");
+  if (!Py_IsNone(ahead) && !(t.ahead = static_cast<u8*>(take(ahead, "ahead", {'u', 1}, steps)))) return nullptr;
+  if (length && !t.valid) return raise("SpecError", "valid must be an array for a batch of fragments or sequences, got None");
   h.targets.push_back(std::move(b));
   return PyLong_FromSize_t(h.targets.size() - 1);
 }
@@ -130,8 +135,8 @@ PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
   switch (d) {
     case Draw::kOk: Py_RETURN_NONE;
     case Draw::kTooFew:
-      return raise("NotReadyError", "batch_size must be at most %llu, the number of stored transitions, got %llu", ull(h.reader.ready()),
-                   ull(wanted));
+      return raise("NotReadyError", "batch_size must be at most %llu, the number of stored %s, got %llu", ull(h.reader.ready()),
+                   h.reader.rules.length ? "sequences" : "transitions", ull(wanted));
     case Draw::kNoStart:
       return raise("NotReadyError", "no transition starts at any stored row: all rows are final rows or the last ones of broken segments");
     case Draw::kLapped:
@@ -162,6 +167,8 @@ PyObject* reader_sample(PyObject* o, PyObject* const* args, Py_ssize_t n) {
   BoundTarget* b = bound(h, args[0]);
   double beta = b ? PyFloat_AsDouble(args[1]) : 0;
   if (!b || PyErr_Occurred()) return nullptr;
+  if (b->target.length != h.reader.rules.length)
+    return raise("SpecError", "target must be bound with the length %llu, got %llu", ull(h.reader.rules.length), ull(b->target.length));
   if (!(beta >= 0 && beta <= 1)) return raise("SettingError", "beta must be a number from 0 to 1, got %R", args[1]);
   Draw d;
   {
@@ -244,10 +251,12 @@ PyObject* reader_limit(PyObject* o, PyObject* args) {
   r.limit(end, room);
   Py_RETURN_NONE;
 }
-PyObject* reader_forget(PyObject* o, PyObject*) {
+PyObject* reader_forget(PyObject* o, PyObject* args) {
+  int open = 0;
+  if (!PyArg_ParseTuple(args, "|p", &open)) return nullptr;
   Alone alone(unbox<LaneReader>(o).busy, "a reader");
   if (!alone) return nullptr;
-  unbox<LaneReader>(o).reader.forget();
+  unbox<LaneReader>(o).reader.forget(u64(open));
   Py_RETURN_NONE;
 }
 PyObject* reader_ready(PyObject* o, PyObject*) {
@@ -285,7 +294,7 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
     for (std::size_t i = 0; i < r.lanes.size(); ++i) {
       u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire);
       const u64* rows = w + state_words(r) - 2 * (r.lanes.size() - i);
-      if (rows[0] > head || rows[1] > head)
+      if (rows[0] > head + 1 || rows[1] > head)  // the next row may be forgotten already
         return raise("SettingError", "state must not be past the %llu rows written to lane %zu, got row %llu: it belongs to another replay",
                      ull(head), i, ull(std::max(rows[0], rows[1])));
     }
@@ -338,10 +347,11 @@ PyMethodDef methods[] = {
     {"_update", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reader_update)), METH_FASTCALL,
      "_update(lane, row, priority)\n--\n\nSet the priorities of rows of an earlier batch."},
     {"release", reader_release, METH_NOARGS, "release()\n--\n\nLet writers overwrite the rows that were taken."},
-    {"forget", reader_forget, METH_NOARGS, "forget()\n--\n\nNever again sample a row that was written before this call."},
+    {"forget", reader_forget, METH_VARARGS,
+     "forget(open=False, /)\n--\n\nNever again sample a row that was written before this call; open: nor the next one of each lane."},
     {"limit", reader_limit, METH_VARARGS,
      "limit(ends, room)\n--\n\nLook at no row from the given ones on, one for each lane, until the next call. `room` is how many rows a writer may append meanwhile."},
-    {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nReturn the number of rows from which a transition may be sampled."},
+    {"ready", reader_ready, METH_NOARGS, "ready()\n--\n\nReturn the number of rows from which a transition or a sequence may be sampled."},
     {"fragments", reader_fragments, METH_O, "fragments(length)\n--\n\nReturn the number of fragments of this length that can be taken now."},
     {"_counters", reader_counters, METH_NOARGS, "(sampled, redrawn, overwritten_unread, late_priorities, consumed)"},
     {"save_state", reader_state<true>, METH_O, "save_state(words)\n--\n\nWrite the state that a restarted reader needs into a uint64 array."},
