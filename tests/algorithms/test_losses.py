@@ -353,7 +353,7 @@ def test_contradictory_settings_are_refused() -> None:
         Learned("much")
     with pytest.raises(NotImplementedError, match=r"LossConfig must have a method acting"):
         LossConfig().replay(VECTOR, N)
-    with pytest.raises(SettingError, match="action space must be Discrete"):
+    with pytest.raises(SettingError, match="EpsilonGreedy needs a Discrete action space"):
         foreign.MyDQN(**VALUES).replay(VECTOR, MultiDiscrete([2, 3]))
 
 

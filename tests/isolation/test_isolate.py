@@ -162,7 +162,7 @@ def test_masks_cross():
         assert policy.act(ZERO) in range(3)
     with pytest.raises(
         SettingError,
-        match=r"masked=True is only valid with an action space that can be masked \(got Box\(0\.0, 1\.0, \(2,\), float32\)\)",
+        match=r"masked=True is only valid with an action space that can be masked \(got Box\(0\.0, 1\.0, \(2,\)",
     ):
         IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, Box(0, 1, (2,)), masked=True)
 
