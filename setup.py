@@ -10,7 +10,11 @@ import sys
 
 from setuptools import Extension, setup
 
-flags = ["/std:c++17", "/O2"] if sys.platform == "win32" else ["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
+flags = (
+    ["/std:c++17", "/O2"]
+    if sys.platform == "win32"
+    else ["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
+)
 link: list[str] = []
 if sanitize := os.environ.get("MOTET_SANITIZE"):
     flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-O1"]

@@ -38,6 +38,7 @@ def test_examples_that_need_nothing(name, last):
         ("own_loss", 1500, " updates"),
         ("object_gridworld", 1200, "return of all agents"),
         ("partners", 1200, "beside the first run"),
+        ("learn_both_phases", 700, "of the way from a random robot to the exact one"),
         ("learn_to_empower", 1200, "of the way from a random robot to the exact one"),
     ],
 )

@@ -48,7 +48,9 @@ MODELS = {"motet.world.coded"}
 
 
 # What algorithms learn with. Configs, and how agents act, do without torch.
-LEARNING = {f"motet.algorithms._{name}_learner" for name in ("dqn", "empower", "iqn", "loss", "ppo", "td3", "value")}
+LEARNING = {
+    f"motet.algorithms._{name}_learner" for name in ("attain", "dqn", "empower", "iqn", "loss", "ppo", "td3", "value")
+}
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
@@ -61,6 +63,8 @@ LEARNING |= {
         "_likelihoods",
         "_networks",
         "_normaliser",
+        "_recurrent_network",
+        "_transitions",
         "modules",
     )
 }

@@ -36,8 +36,10 @@ __all__ = [
     "LearnsInPhases",
     "OwnStreams",
     "ReaderSettings",
+    "Remembers",
     "SavesStream",
     "Sizes",
+    "StartsFromRow",
     "Update",
     "make_behaviour",
     "stacked_batch",
@@ -73,6 +75,9 @@ class ReaderSettings:
     """Exponent of the importance weights, as a schedule over the agent's steps."""
     extra: Mapping[str, Field] = field(default_factory=dict)
     """Further fields by name: ``mask`` comes from the world, all others from what ``Behaviour.act`` returns."""
+    memory: Annotated[int, Ge(0)] = 0
+    """Size of the state of a policy with memory. Rows then have a field ``memory``: the state before the row's
+    observation, from which a sequence of rows can be computed again."""
     once: bool = False
     """Read every row once and in order, in fragments of ``length`` rows, instead of sampling."""
     length: Annotated[int, Ge(0)] = 0
@@ -89,6 +94,8 @@ class ReaderSettings:
         check_fields(self)
         check_stages(self)
         self._check_rules()
+        if self.memory:
+            object.__setattr__(self, "extra", {**self.extra, "memory": Field((self.memory,))})
 
     def _check_rules(self) -> None:
         if self.once and not self.length:
@@ -108,6 +115,13 @@ class ReaderSettings:
         if self.once and self.stages.clear_replay_on_stage:
             raise SettingError(
                 "clear_replay_on_stage is not valid with once=True: rows that are read once are never cleared"
+            )
+        if "memory" in self.extra and (not self.memory or self.extra["memory"] != Field((self.memory,))):
+            raise SettingError("extra must not have a field named memory: it is made from the setting memory")
+        if self.memory and self.n_frames > 1:
+            raise SettingError(
+                f"n_frames must be 1 with memory, got {self.n_frames}; if the world suggests it, set n_frames to 1 "
+                "(--ALGORITHM.n-frames 1)"
             )
         if self.min_rows > self.capacity:
             raise SettingError(f"min_rows must be at most the capacity {self.capacity}, got {self.min_rows}")
@@ -254,6 +268,34 @@ class Behaviour(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """Optional interface of a behaviour: it has a memory, a state that the caller keeps from step to step.
+
+    At the start of an episode the state is zero. Actors write the state before each observation into the row, as the
+    field ``memory`` (``ReaderSettings.memory`` is its size). Such a behaviour is asked by ``act_from``, never by
+    ``act``.
+    """
+
+    @property
+    def state_size(self) -> int:
+        """Number of float32 values in the state of one agent in one world; 0: it has no memory after all."""
+        ...
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return what ``act`` does, and the state ``[B, state_size]`` after these observations, in a new array.
+
+        ``state`` ``[B, state_size]`` is the state before them. It must not be changed.
+        """
+        ...
+
+
+@runtime_checkable
 class SavesStream(Protocol):
     """Optional interface of a behaviour: it saves its random stream, so that a resumed run equals an uninterrupted one.
 
@@ -266,6 +308,15 @@ class SavesStream(Protocol):
 
     def set_stream(self, stream: Any) -> None:
         """Continue from what :meth:`get_stream` returned; ``begin`` must be called first."""
+        ...
+
+
+@runtime_checkable
+class StartsFromRow(Protocol):
+    """Optional interface of an algorithm: how an agent starts from what an agent of another run has learned."""
+
+    def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
+        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams are fresh."""
         ...
 
 
@@ -329,6 +380,23 @@ class OwnStreams:
         with self.streams:
             return self.behaviour.act(observations, masks, explore)
 
+    @property
+    def state_size(self) -> int:
+        """Size of the behaviour's state."""
+        return state_size_of(self.behaviour)
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return what the behaviour returns."""
+        assert isinstance(self.behaviour, Remembers)
+        with self.streams:
+            return self.behaviour.act_from(state, observations, masks, explore)
+
 
 def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_space: Space) -> Behaviour:
     """Make the acting half of an algorithm. One that is not shipped with motet gets random streams of its own."""
@@ -345,6 +413,11 @@ def is_shipped(part: Algorithm | Behaviour) -> bool:
 def users_behaviour(behaviour: Behaviour) -> Behaviour:
     """Return the behaviour as the algorithm made it."""
     return behaviour.behaviour if isinstance(behaviour, OwnStreams) else behaviour
+
+
+def state_size_of(behaviour: Behaviour) -> int:
+    """Return the size of a behaviour's state; 0 if it has no memory."""
+    return behaviour.state_size if isinstance(behaviour, Remembers) else 0
 
 
 def stream_of(behaviour: Behaviour) -> Any:

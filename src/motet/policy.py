@@ -15,12 +15,12 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour, Space
+from motet.algorithm import Behaviour, Remembers, Space, state_size_of
 from motet.errors import SettingError, SpecError
 from motet.masks import is_discrete, mask_form, sampling_mask
 from motet.nest import Nest, map_nest
@@ -189,13 +189,13 @@ class BehaviourPolicy:
         self._behaviour, self._explore = behaviour, explore
         self._mask_form = None if action_space is None else mask_form(action_space)
         self.n_frames = n_frames
-        self._carried = EpisodeState(1, n_frames)
+        self._carried = EpisodeState(1, n_frames, state_size_of(behaviour))
         # Copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
     @property
     def behaviour(self) -> Behaviour:
-        """The behaviour, with its weights loaded. It can act on a batch, without the frames that a policy stacks."""
+        """The behaviour, with its weights loaded. It acts on batches; frames and memory are up to its caller."""
         return self._behaviour
 
     def reset(self, seed: int) -> None:
@@ -217,9 +217,9 @@ _ONLY = np.zeros(1, np.int64)
 
 
 class EpisodeState:
-    """The state of agents during an episode: the newest observations, if the policy uses frame stacking.
+    """The state of agents during an episode: the newest observations, if frames are stacked, and the policy's memory.
 
-    Actors, evaluations during training and :class:`BehaviourPolicy` use it wherever a behaviour is asked.
+    Actors, opponents, evaluations during training and :class:`BehaviourPolicy` use it wherever a behaviour is asked.
 
     One agent in one world is a *track*. Each track has a separate state: asking on some tracks does not change the
     others.
@@ -235,16 +235,20 @@ class EpisodeState:
         tracks: number of tracks.
         n_frames: number of stacked observations, the newest last. The first observation of an episode is repeated, as
             in samples from the replay.
+        state_size: size of the memory, which is zero at the start of an episode; 0: the policy has none.
     """
 
-    def __init__(self, tracks: int, n_frames: int = 1) -> None:
+    def __init__(self, tracks: int, n_frames: int = 1, state_size: int = 0) -> None:
         self._tracks, self._n_frames = tracks, n_frames
+        self._memory = np.zeros((tracks, state_size), np.float32) if state_size else None
         self._begins = np.ones(tracks, np.bool_)  # whether the next observation is the first of an episode
         self._frames: Nest = None  # [tracks, n_frames, ...]
 
     def begin(self, tracks: int | npt.NDArray[np.int64]) -> None:
         """Mark the next observation on these tracks as the first of an episode."""
         self._begins[tracks] = True
+        if self._memory is not None:
+            self._memory[tracks] = 0.0
 
     def ask(
         self,
@@ -255,7 +259,15 @@ class EpisodeState:
         explore: bool = True,
     ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return the result of :meth:`Behaviour.act` on these tracks, which must be in ascending order."""
-        return behaviour.act(self.stacked(at, observations), masks, explore)
+        seen = self.stacked(at, observations)
+        if self._memory is None:
+            return behaviour.act(seen, masks, explore)
+        remembers = cast(Remembers, behaviour)  # isinstance would take longer than a small network
+        if len(at) == self._tracks:  # the old array belongs to the row, so it is replaced and never written to
+            actions, extra, self._memory = remembers.act_from(self._memory, seen, masks, explore)
+        else:
+            actions, extra, self._memory[at] = remembers.act_from(self._memory[at], seen, masks, explore)
+        return actions, extra
 
     def stacked(self, at: npt.NDArray[np.int64], observations: Nest) -> Nest:
         """Return the stacked observations on these tracks. The next call may overwrite the arrays."""
@@ -283,12 +295,15 @@ class EpisodeState:
     def get_state(self) -> dict[str, Any]:
         """Return the whole state, as plain values and arrays."""
         frames = None if self._frames is None else map_nest(np.array, self._frames)
-        return {"begins": self._begins.copy(), "frames": frames}
+        memory = None if self._memory is None else self._memory.copy()
+        return {"begins": self._begins.copy(), "frames": frames, "memory": memory}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self._begins = np.array(state["begins"], np.bool_)
         self._frames = None if state["frames"] is None else map_nest(np.array, state["frames"])
+        if self._memory is not None:
+            self._memory = np.array(state["memory"], np.float32)
 
 
 class RandomPolicy:

@@ -201,8 +201,8 @@ def test_queries_are_remembered_up_to_a_bound(corridor):
     assert extra["known"][0] > 0.5
     for state in open_states(graph):
         behaviour.act(world.coded.code(state)[None])
-        assert len(behaviour._queries) <= 10
-        assert len(behaviour._facts) <= 10
+        assert len(behaviour._queries.answers) <= 10
+        assert len(behaviour._queries.facts) <= 10
 
 
 def test_the_policy_belongs_to_the_version_that_was_loaded(corridor):

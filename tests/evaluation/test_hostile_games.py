@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
 import motet
+from motet.isolation.groups import has_groups
 from motet.isolation.policy import PolicyLimits, sandbox_gaps
 
 FINE = {None}
@@ -72,6 +73,7 @@ GUESTS_ISOLATED = {
     "NamesItsThreads": {"refused"},
     "EatsSharedMemory": {"memory"},
     "EatsUnseen": {"memory"},
+    **({"EatsMemoryInAFile": {"memory"}} if has_groups("memory") else {}),
 }
 GUESTS_SANDBOXED = {
     **GUESTS_ISOLATED,

@@ -1,5 +1,6 @@
 """Limits on tasks, memory and disk space, by the kernel where it can and by the guard where it cannot."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -22,12 +23,12 @@ pytestmark = [
 OBSERVATION = np.zeros(4, np.float32)
 
 
-def played(name, sandbox="no", **limits):
+def played(name, sandbox="no", module="hostile_zoo", **limits):
     """How a policy fails, and what it printed."""
     if sandbox != "no" and sandbox_gaps():
         pytest.skip("; ".join(sandbox_gaps()))
     policy = IsolatedPolicy(
-        PolicySpec(f"support.hostile_zoo:{name}"),
+        PolicySpec(f"support.{module}:{name}"),
         Box(0, 1, (4,)), Discrete(3), limits=PolicyLimits(decision_s=60.0, **limits), sandbox=sandbox,
     )  # fmt: skip
     with policy, pytest.raises(PolicyFailure) as failure:
@@ -43,10 +44,16 @@ def by_kernel(request, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "sandbox"), [("StartsThreads", "no"), ("StartsThreads", "strict"), ("Multiplies", "no")]
+    ("name", "sandbox", "module"),
+    [
+        ("StartsThreads", "no", "hostile_zoo"),
+        ("StartsThreads", "strict", "hostile_zoo"),
+        ("Multiplies", "no", "hostile_zoo"),
+        ("NamesItsThreads", "no", "hostile_guests"),
+    ],
 )
-def test_threads_and_processes_are_limited_together(name, sandbox, by_kernel):
-    failure, _ = played(name, sandbox, tasks=40)
+def test_threads_and_processes_are_limited_together(name, sandbox, module, by_kernel):
+    failure, _ = played(name, sandbox, module, tasks=40)
     assert (failure.cause, failure.detail) == ("refused", "more than 40 threads and processes at once")
 
 
@@ -100,18 +107,54 @@ def test_groups_of_both_versions(tmp_path, monkeypatch):
     lines = tmp_path / "lines"
     monkeypatch.setattr(groups, "_MEMBERSHIP", lines)
     lines.write_text("0::/\n")
-    group = groups.TaskGroup(0xAB, 70, tmp_path)
-    group.join()
+    for controller, limit in (("pids", 70), ("memory", 1 << 30)):
+        groups.PolicyGroup(controller, 0xAB, limit, tmp_path).join()
     made = tmp_path / "motet-policy-ab"
     assert (made / "pids.max").read_text() == "70" and (made / "cgroup.procs").read_text() == "0"
+    assert (made / "memory.max").read_text() == str(1 << 30)
     (made / "pids.events").write_text("max 0\n")
-    assert not groups.refused_a_task(0xAB, tmp_path)
+    (made / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\n")
+    assert not groups.refused_a_task(0xAB, tmp_path) and not groups.was_out_of_memory(0xAB, tmp_path)
     (made / "pids.events").write_text("max 3\n")
-    assert groups.refused_a_task(0xAB, tmp_path)
-    lines.write_text("9:name=systemd:/\n8:pids:/mine\n0::/\n")
-    (tmp_path / "pids" / "mine").mkdir(parents=True)
-    groups.TaskGroup(1, 70, tmp_path)
+    (made / "memory.events").write_text("oom 1\noom_kill 1\n")
+    assert groups.refused_a_task(0xAB, tmp_path) and groups.was_out_of_memory(0xAB, tmp_path)
+    lines.write_text("9:name=systemd:/\n8:pids:/mine\n7:memory:/other/mine\n0::/\n")
+    for controller, home in (("pids", tmp_path / "pids" / "mine"), ("memory", tmp_path / "memory" / "other" / "mine")):
+        home.mkdir(parents=True)
+        groups.PolicyGroup(controller, 1, 70, tmp_path)
     assert (tmp_path / "pids" / "mine" / "motet-policy-1" / "pids.max").read_text() == "70"
+    made = tmp_path / "memory" / "other" / "mine" / "motet-policy-1"
+    assert (made / "memory.limit_in_bytes").read_text() == (made / "memory.memsw.limit_in_bytes").read_text() == "70"
+    (made / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert groups.was_out_of_memory(1, tmp_path)
     lines.write_text("0::/user.slice\n")
     (tmp_path / "cgroup.subtree_control").write_text("cpu\n")
-    assert not groups.has_task_groups(tmp_path)
+    assert not groups.has_groups("pids", tmp_path) and not groups.has_groups("memory", tmp_path)
+
+
+@pytest.mark.skipif(not groups.has_groups("memory"), reason="needs a control group with a limit on memory")
+def test_memory_that_no_process_has_mapped_counts():
+    """A file in memory that is written and not mapped is in the memory of no process; only the kernel counts it."""
+    failure, _ = played("EatsMemoryInAFile", module="hostile_guests", memory_bytes=100 << 20)
+    assert (failure.cause, failure.detail) == ("memory", "more than 100.0 MiB of memory")
+
+
+def test_no_group_is_left():
+    with IsolatedPolicy(
+        PolicySpec("support.hostile_zoo:Honest"),
+        Box(0, 1, (4,)),
+        Discrete(3),
+        limits=PolicyLimits(memory_bytes=1 << 28),
+    ) as policy:
+        policy.reset(1)
+        assert len(_own_groups()) == sum(map(groups.has_groups, ("pids", "memory")))
+    assert not _own_groups()
+
+
+def _own_groups():
+    """The groups of policies that this process has started; with version 2, one policy has one group."""
+    found = []
+    for controller in ("pids", "memory"):
+        with contextlib.suppress(OSError):
+            found += groups._home(controller, groups._ROOT)[0].glob(f"motet-policy-{os.getpid():x}????????")
+    return found

@@ -137,6 +137,15 @@ def test_rows_read_once_of_several_actors_and_worlds_are_the_serial_run(world):
     assert one == other
 
 
+def test_rows_with_a_memory_are_the_serial_run():
+    """In turn, and in several worlds at once."""
+    gru, lstm = (PPOConfig(**ONCE, hidden=(16,), memory=kind, memory_size=8) for kind in ("gru", "lstm"))
+    one, other = both(HUNT, gru, least=10, steps=400, learner_processes=2)
+    assert one == other
+    one, other = both("gym:CartPole-v1", lstm, least=15, steps=600, actors=2, worlds_per_actor=3)
+    assert one == other
+
+
 def test_agents_that_draw_and_agents_that_read_once_are_the_serial_run():
     mixed = {"player_0": ALGORITHMS["dqn"], "player_1": PPOConfig(**ONCE, hidden=(16,))}
     one, other = both(MatrixGame, mixed, least=20, steps=800, updates_per_step=0.5, learner_processes=2)

@@ -83,6 +83,12 @@ def test_agents_that_differ_in_algorithm_are_the_serial_run():
     assert given[0] == given[1]
 
 
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_rows_with_a_memory_are_the_serial_run(memory):
+    ppo = PPOConfig(**ONCE, hidden=(16,), memory=memory, memory_size=8)
+    check(HUNT, ppo, least=10, steps=400, updates_per_step=None)
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_rows_read_once_are_the_serial_run(ahead):
     check(HUNT, PPO, least=30, steps=1200, updates_per_step=None, ahead=ahead)

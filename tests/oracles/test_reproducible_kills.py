@@ -21,6 +21,9 @@ ALGORITHMS = {
     "cleared": DyingDQN(hidden=(16,), min_rows=16, batch_size=16, prioritised=True, stages=CLEARED),
     "own loss": DyingLoss(**LOSS),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
+    "memory": DyingPPO(
+        **{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,), memory="gru", memory_size=8, sequence_length=4
+    ),
 }
 LAST = 31  # the version of the last phase: 600 rounds are 30 periods
 
@@ -67,7 +70,7 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once", "memory"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
 

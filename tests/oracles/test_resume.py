@@ -40,6 +40,8 @@ ALGORITHMS = {
     "own loss, rows read once": A2C(batch_size=3, length=9),
     "iqn": IQNConfig(**SMALL),
     "ppo, own networks": PPOConfig(network=mlp, critic=mlp, batch_size=3, length=9, minibatches=3, epochs=2),
+    "ppo, gru": PPOConfig(hidden=(16,), batch_size=3, length=9, minibatches=3, memory="gru", memory_size=8),
+    "ppo, lstm": PPOConfig(hidden=(16,), batch_size=3, length=9, minibatches=3, memory="lstm", memory_size=8),
     "ppo": PPOConfig(hidden=(16,), batch_size=3, length=9, minibatches=3, epochs=2, n_frames=2, normalise=True),
 }
 

@@ -38,6 +38,10 @@ def mlp(observation_space, n_out, width=64):
     )
 
 
+def mlp_features(observation_space):
+    return mlp(observation_space, 7)
+
+
 class PictureAndVector(nn.Module):
     """A dict observation: a picture (height, width, 3), a vector and the index of a room."""
 

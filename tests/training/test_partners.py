@@ -21,6 +21,7 @@ from motet.algorithms import DQNConfig
 from motet.arrays import ArraySpec
 from motet.errors import ChildError, PolicyFailure, SettingError
 from motet.isolation import PolicyLimits
+from motet.isolation.policy import sandbox_gaps
 from motet.plan import Robot, enumerate_states, solve
 from motet.policies.partner import as_partner
 from motet.policy import PolicySpec
@@ -100,6 +101,35 @@ def test_run_acts_as_it_was_when_the_training_began(old, tmp_path):
     assert policies["player_1"].act(np.zeros(5, np.uint8)) in (0, 1)
 
 
+@pytest.mark.parametrize("inner", ["class by path", "built-in", "run", "isolated"])
+def test_partner_of_an_earlier_run_acts_without_that_run(inner, old, tmp_path):
+    """The earlier run is given for an agent that did not learn in it."""
+    isolated = Partner(f"{GIVEN}:Cycler,kw.stride=2", isolate=True)
+    partner = {**KINDS, "run": str(old), "isolated": isolated}[inner]
+    game(partner, replace(SERIAL, steps=20), run=tmp_path / "earlier")
+    first = game(str(tmp_path / "earlier"), replace(SERIAL, steps=80, keep_replay=True), run=tmp_path / "run")
+    shutil.rmtree(tmp_path / "earlier")
+    config = json.loads((tmp_path / "run/config.json").read_text())["agents"]["player_1"]
+    assert config["isolate"] == (inner == "isolated")
+    resumed = resume(tmp_path / "run", steps=40, trust=True)
+    assert first.steps == 80 and resumed.steps == 120
+    if inner in ("built-in", "run"):  # the others cannot save their state
+        assert same(resumed, game(partner, SERIAL))
+
+
+@pytest.mark.skipif(bool(sandbox_gaps()), reason="; ".join(sandbox_gaps()))
+def test_partner_of_an_earlier_run_keeps_its_sandbox(tmp_path):
+    limits = PolicyLimits(decision_s=5.0)
+    partner = Partner(f"{GIVEN}:Sandboxed", isolate=True, sandbox="strict", limits=limits, max_failures=0)
+    earlier, run = tmp_path / "earlier", tmp_path / "run"
+    game(partner, replace(SERIAL, steps=20), run=earlier)
+    result = motet.evaluate("matrix", {"player_0": "random", "player_1": str(earlier)}, episodes=2, trust=True)
+    assert not result.failures() and result.measured.isolated["earlier"]
+    game(Partner(str(earlier), trust=True, max_failures=0), replace(SERIAL, steps=20), run=run)
+    stored = json.loads((run / "config.json").read_text())["agents"]["player_1"]
+    assert stored["sandbox"] == "strict" and stored["limits"]["decision_s"] == 5.0
+
+
 def test_run_directory_with_partners_can_be_moved(old, tmp_path):
     game(Partner(f"{old},agent=player_0"), replace(SERIAL, steps=40), run=tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
@@ -112,7 +142,7 @@ def test_partners_act_on_a_batch_where_they_can(old):
     assert Vectorised.calls == 30
 
 
-@pytest.mark.parametrize("kind", ["built-in", "class by path", "team", "batch that draws", "run", "object"])
+@pytest.mark.parametrize("kind", ["built-in", "class by path", "team", "joint", "batch that draws", "run", "object"])
 def test_lockstep_equals_serial_with_partners(kind, old):
     others = {"batch that draws": Partner(f"{GIVEN}:Dice"), "run": str(old), "object": Partner(Dice())}
     partner = (KINDS | others)[kind]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from motet._lazy import lazily
 
 if TYPE_CHECKING:
+    from motet.algorithms.attain import AttainConfig, LearnedHumans
     from motet.algorithms.dqn import DQNConfig
     from motet.algorithms.empower import EmpowerConfig
     from motet.algorithms.iqn import IQNConfig
@@ -15,14 +16,25 @@ if TYPE_CHECKING:
     from motet.algorithms.ppo import PPOConfig
     from motet.algorithms.td3 import TD3Config
 
-__all__ = ["DQNConfig", "EmpowerConfig", "IQNConfig", "LossConfig", "PPOConfig", "TD3Config"]
+__all__ = [
+    "AttainConfig",
+    "DQNConfig",
+    "EmpowerConfig",
+    "IQNConfig",
+    "LearnedHumans",
+    "LossConfig",
+    "PPOConfig",
+    "TD3Config",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "AttainConfig": "motet.algorithms.attain",
         "DQNConfig": "motet.algorithms.dqn",
         "EmpowerConfig": "motet.algorithms.empower",
         "IQNConfig": "motet.algorithms.iqn",
+        "LearnedHumans": "motet.algorithms.attain",
         "LossConfig": "motet.algorithms.loss",
         "PPOConfig": "motet.algorithms.ppo",
         "TD3Config": "motet.algorithms.td3",

@@ -36,6 +36,7 @@ class DensePlan:
     None: both are drawn uniformly within ``1 / sqrt(inputs)``."""
 
     draws = explores = False
+    state_size = 0
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -106,6 +107,11 @@ class _Native:
         out = np.empty((*x.shape[:-1], self._outputs), np.float32)
         self._net.forward(self._row, x, out)
         return out
+
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        return self.forward(x), state
 
 
 def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float64]:

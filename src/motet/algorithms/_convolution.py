@@ -46,6 +46,10 @@ class Convolution:
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows]), self.forward(x[:, rows:]).out
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute each row by itself: there is no memory."""
+        return self.forward(x, learn_from is not None)
+
     def backward(self, done: Pass, grad: Tensor) -> None:
         """Set the gradients of the layers, given the gradients of the features of a pass."""
         assert self._grads is not None

@@ -14,6 +14,7 @@ from motet.algorithm import Batch, Update
 from motet.algorithms._device import Device
 from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
 from motet.algorithms._plans import padded
+from motet.algorithms._transitions import Transitions, taken
 from motet.algorithms.empower import EmpowerConfig
 from motet.errors import ModelError
 from motet.schedule import value_at
@@ -23,49 +24,19 @@ __all__ = ["Empower", "EmpowerNetworks", "EmpowerTables", "Formulas", "ModelRows
 
 _NEVER = 1e-9  # a power below this means that no goal can be attained
 _STEEPEST = 5.0  # largest gradient of log(-Q_r)
-_ROUND = 64  # numbers of successors are rounded up to a multiple of this, so that few sizes of buffers occur
 
 
-class ModelRows:
-    """What a batch says about the model: the distinct successors of each row, and how they are reached.
+class ModelRows(Transitions):
+    """What a batch says about the model, and about the humans who act by their priors.
 
     Attributes:
-        codes: ``[A, N + B, size]``: the successors of all rows of an agent, filled up to N, then the rows' states.
-        n: N.
-        at: ``[A, B, P, K]``: number of each successor among the N; N where a row has fewer than K.
-        ended: ``[A, N]``: whether the successor is terminal.
-        holds: ``[A, N, goals]``: 1 where the goal holds in it.
-        reach: ``[A, B, P, R, K]``: probability of each successor after each robot action, under each profile.
         share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
         ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
     """
 
     def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
-        extra, observation = batch.extra, batch.observation
-        successor = extra["successor"]
-        agents, rows, profiles, distinct, size = successor.shape
-        valid = (np.arange(distinct) < extra["count"][..., None]).reshape(agents, -1)
-        self.n = n = max(-(-int(valid.sum(1).max()) // _ROUND) * _ROUND, _ROUND)
-        number = np.where(valid, valid.cumsum(1) - 1, n)
-        agent, place = np.nonzero(valid)
-        to = agent, number[agent, place]
-        self.codes = np.empty((agents, n + rows, size), successor.dtype)
-        self.codes[:, :n] = observation[:, :1]  # any state: it belongs to no row
-        self.codes[:, n:] = observation
-        self.codes[to] = successor.reshape(agents, -1, size)[agent, place]
-        ended, holds = np.ones((agents, n), np.bool_), np.zeros((agents, n, goals), np.uint8)
-        ended[to] = extra["ended"].reshape(agents, -1)[agent, place]
-        holds[to] = np.unpackbits(extra["holds"].reshape(agents, valid.shape[1], -1)[agent, place], axis=1, count=goals)
-
-        def tensor(array: npt.NDArray[Any], kind: torch.dtype = dtype) -> Tensor:
-            return device.to_device(array).to(kind)
-
-        self.at = tensor(number.reshape(agents, rows, profiles, distinct), torch.int64)
-        self.ended, self.holds = tensor(ended, torch.bool), tensor(holds)
-        lists, probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
-        empty = probability.new_zeros((*lists.shape[:-1], distinct))
-        self.reach = empty.scatter_add_(-1, lists, probability)
-        self.share, self.ratio = tensor(extra["share"]), tensor(extra["ratio"])
+        super().__init__(batch, goals, device, dtype)
+        self.share, self.ratio = (device.to_device(batch.extra[name]).to(dtype) for name in ("share", "ratio"))
 
 
 class Targets(NamedTuple):
@@ -125,20 +96,13 @@ class Formulas:
         alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
         gain = torch.where(rows.holds > 0, 1.0, config.human_gamma * alive)
         moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], beta), rows.reach)
-        reached = torch.einsum("abpk,abpkg->abpg", moves, _taken(gain, rows.at))
+        reached = torch.einsum("abpk,abpkg->abpg", moves, taken(gain, rows.at))
         by_profile = rows.share.unsqueeze(3) * rows.ratio
         weight = by_profile.sum(2)
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
-        lost = torch.einsum("abprk,abpk->abpr", rows.reach, _taken(value.unsqueeze(2), rows.at).squeeze(4))
+        lost = torch.einsum("abprk,abpk->abpr", rows.reach, taken(value.unsqueeze(2), rows.at).squeeze(4))
         loss = -config.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
         return Targets(aim, weight, loss, power, value)
-
-
-def _taken(values: Tensor, at: Tensor) -> Tensor:
-    """Return values ``[A, N, n]`` at numbers ``[A, B, P, K]``: ``[A, B, P, K, n]``; 0 at number N."""
-    padded = torch.nn.functional.pad(values, (0, 0, 0, 1))
-    agents = torch.arange(len(at), device=at.device).view(-1, 1, 1, 1)
-    return padded[agents, at]
 
 
 _METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")

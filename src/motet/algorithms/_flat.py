@@ -61,6 +61,7 @@ class FlatRows:
         self._device = device
         self._metrics = {name: np.zeros(agents, np.float32) for name in metrics}
         self._passes = 0
+        self._optimisers: list[Adam] = []
         self._rows = device.to_device(self.state)  # [A, n_state]
 
     def weights(self) -> npt.NDArray[np.float32]:
@@ -73,6 +74,19 @@ class FlatRows:
     def _steps_of(self, done: npt.NDArray[np.int64]) -> Tensor:
         """Return numbers of optimiser steps ``[rows]`` as :meth:`Adam.load` takes them."""
         return self._device.to_device(done.astype(np.float32))
+
+    def _adam_of(self, weights: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor) -> Adam:
+        """Return the optimiser of some weights, which :meth:`start_from` resets."""
+        self._optimisers.append(Adam(weights, grad, moment1, moment2))
+        return self._optimisers[-1]
+
+    def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
+        """Take over weights, target networks and statistics from a row of ``state``; the optimisers are reset."""
+        self.save()
+        self.state[agent] = row
+        self.load()
+        for optimiser in self._optimisers:
+            optimiser.forget(agent, len(self.state))
 
     def _measure(self, values: Mapping[str, Tensor]) -> None:
         """Store metrics by name, ``[A]`` each."""
@@ -125,6 +139,13 @@ class Adam:
         """Resume after ``done`` ``[rows]`` steps."""
         self._done.copy_(done)
 
+    def forget(self, agent: int, agents: int) -> None:
+        """Reset the moments of one of ``agents`` agents, which have equal numbers of rows."""
+        each = len(self._done) // agents
+        for moment in self._parts[2:4]:
+            for row in moment[agent * each : (agent + 1) * each]:
+                row.zero_()
+
     def step(self, rates: Sequence[float], eps: float) -> None:
         """Take one step, with a learning rate for each row."""
         self._done.add_(1)
@@ -175,7 +196,7 @@ class FlatLearner(FlatRows):
         self._grad = device.zeros(len(seeds), n_weights)
         parts = [self._rows[:, i * n_weights : (i + 1) * n_weights] for i in range(4)]
         self._weights, self._targets, moment1, moment2 = parts  # [A, n_weights] each
-        self._optimiser = Adam(self._weights, self._grad, moment1, moment2)
+        self._optimiser = self._adam_of(self._weights, self._grad, moment1, moment2)
 
     def load(self) -> None:
         """Resume from ``state``, ``counters`` and ``random``."""

@@ -339,7 +339,7 @@ class LossLearner(FlatRows):
         for name, part in layout.parts.items():
             own = [self._rows[:, lie.start + part.online.start : lie.start + part.online.stop] for lie in moments]
             slope = grad[:, part.online]
-            self._parts.append((name, part, slope, Adam(self._rows[:, part.online], slope, *own)))
+            self._parts.append((name, part, slope, self._adam_of(self._rows[:, part.online], slope, *own)))
         stacked = len(seeds) >= STACKED_FROM and stacks_losses(config, observation_space, action_space)
         kind = StackedLosses if stacked else LoopedLosses
         self._losses: LoopedLosses | StackedLosses = kind(config, self._form, layout, self._rows, grad)

@@ -57,6 +57,10 @@ class _Modules:
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute each row by itself: there is no memory."""
+        return self.forward(x, learn_from is not None)
+
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
         """Set the gradients of the rows, and return that of the inputs, as far as they are wanted."""
         out, inputs = done.kept
@@ -154,3 +158,9 @@ class ActingModule:
         with drawing(seed):
             found: npt.NDArray[np.float32] = self._plan.call(self._module, rows).numpy()
         return found if found.flags.owndata and found.flags.writeable else found.copy()
+
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the outputs and the state, which does not change."""
+        return self.forward(x, seed), state

@@ -83,6 +83,7 @@ class ModulePlan:
                 "float32"
             )
         self._made = self.made()
+        self.state_size = 0
         self.outputs = outputs if outputs is not None else self._measured()
         self.parameters = tuple(self._laid_out())
         self.size = padded(self.parameters[-1].part.stop)

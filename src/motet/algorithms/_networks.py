@@ -55,6 +55,10 @@ class DenseNetwork:
         here = self._buffers["here", rows]
         return Pass(here[-1], (x[:, :rows], here)), self._buffers["ahead", rows][0]
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute each row by itself: there is no memory."""
+        return self.forward(x, learn_from is not None)
+
     def _layers(self, x: Tensor) -> list[Tensor]:
         layers = self._room("forward", x.shape[1], self._plan.sizes[1:])
         last = len(layers) - 1

@@ -9,6 +9,7 @@ from motet.algorithm import Space
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._picture_plan import PicturePlan, is_picture
 from motet.algorithms._plans import ChainPlan, NetworkPlan, chained
+from motet.algorithms._recurrent_plan import RecurrentPlan
 from motet.algorithms.source import NetworkSetting, Source
 from motet.errors import SettingError
 
@@ -70,8 +71,10 @@ class Seen:
     ) -> tuple[NetworkPlan | None, NetworkPlan, NetworkPlan]:
         """Return what policy and critic share (or None), the policy and the critic.
 
+        Memory is shared: both need the same.
+
         Args:
-            config: it has the user's networks and encoder.
+            config: it has the user's networks and encoder, and the memory.
             policy: returns the shipped policy for a number of features.
             critic: returns the shipped critic for a number of features.
             outputs: number of outputs of the policy.
@@ -82,9 +85,14 @@ class Seen:
         if config.normalise:
             self._check_normalised(own or config.encoder is not None, picture)
         if not own:
-            shared: NetworkPlan | None = picture if config.encoder is None else self.encoder(config.encoder)
+            shared = self.remembered(config, picture if config.encoder is None else self.encoder(config.encoder))
             features = self.size if shared is None else shared.outputs
             return shared, policy(features), critic(features)
+        if memory_of(config) is not None:
+            raise SettingError(
+                f"memory must be None with network or critic, got {config.memory!r}: policy and critic share a memory; "
+                "give an encoder instead"
+            )
         if actions and picture is not None and config.critic is None:
             raise SettingError("critic must be given with network for pictures, got None; or give an encoder alone")
         features = self.size if picture is None else picture.outputs
@@ -94,6 +102,13 @@ class Seen:
         if config.critic is not None:
             judges = self.network(config.critic, "critic", 1, actions)
         return None, acts, judges
+
+    def remembered(self, config: Any, first: NetworkPlan | None) -> NetworkPlan | None:
+        """Return a network followed by the memory that a config asks for; without memory the network itself."""
+        if memory_of(config) is None:
+            return first
+        features = self.size if first is None else first.outputs
+        return chained(first, RecurrentPlan(config.memory, features, config.memory_size))
 
     def _check_normalised(self, own: bool, picture: PicturePlan | None) -> None:
         if picture is not None and not own:
@@ -110,6 +125,11 @@ class Seen:
 
         assert isinstance(source, Source)
         return ModulePlan(source, "encoder", (self.space,), self.rows)
+
+
+def memory_of(config: Any) -> Any:
+    """Return the kind of memory that a config asks for; None for none."""
+    return getattr(config, "memory", None)
 
 
 def check_plan(*plans: Any) -> None:

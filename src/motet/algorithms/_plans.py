@@ -5,8 +5,13 @@ network computes. A :class:`NetworkPlan` describes a network that is a part of a
 learning, on the rows of A agents; ``acting`` makes it for acting, on one published row.
 
 All networks take rows of numbers, as the ``Flattener`` makes them from observations, and return rows of numbers.
-There are two implementations: fully connected networks whose passes are written by hand (``_dense``), and any
-``torch.nn.Module`` (``_module_plan``).
+There are three implementations: fully connected networks (``_blocks``) and recurrent ones (``_recurrent_plan``), whose
+passes are written by hand, and any ``torch.nn.Module`` (``_module_plan``).
+
+A network may have a memory: a state ``[state_size]`` that each row of a sequence takes from the row before it and hands
+on to the next one. ``step`` computes one row for each state, ``unroll`` computes sequences. Rows of sequences are given
+flat, ``[A, B * T, ...]`` for B sequences of T rows, so a network without memory, and a part of a chain without one,
+computes them as any other rows.
 """
 
 from __future__ import annotations
@@ -47,6 +52,11 @@ class RowPlan(Protocol):
 
 class NetworkPlan(RowPlan, Protocol):
     """A network as a part of an agent's row."""
+
+    @property
+    def state_size(self) -> int:
+        """Number of values of its memory; 0: it has none."""
+        ...
 
     @property
     def inputs(self) -> int:
@@ -105,6 +115,17 @@ class LearnerNetwork(Protocol):
         """
         ...
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute B sequences of T rows, given flat: inputs ``[A, B * T, inputs]``, outputs ``[A, B * T, outputs]``.
+
+        Where ``begin`` ``[A, B, T]`` is True, the state before a row is the stored one in ``memory``
+        ``[A, B, T, state_size]``, otherwise the one after the previous row. ``begin`` is True in every first row.
+
+        A backward pass may follow, unless ``learn_from`` is None. Rows before ``learn_from`` only prepare the state: no
+        gradient reaches them.
+        """
+        ...
+
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
         """Set the gradients of the rows, given that of ``done.out``, which may be overwritten.
 
@@ -127,6 +148,15 @@ class ActorNetwork(Protocol):
         """
         ...
 
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the outputs, and the state ``[B, state_size]`` after the inputs, given the one before them.
+
+        Both are in arrays of the caller. A network without memory returns the state that it was given.
+        """
+        ...
+
 
 # ---- one network after the other
 
@@ -143,6 +173,7 @@ class ChainPlan:
         self.first, self.second = first, second
         self.size, self.inputs, self.outputs = first.size + second.size, first.inputs, second.outputs
         self.draws, self.explores = first.draws or second.draws, first.explores or second.explores
+        self.state_size = first.state_size + second.state_size
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Fill a row with initial values."""
@@ -156,16 +187,16 @@ class ChainPlan:
         cut = self.first.size
         grads = (None, None) if grad is None else (grad[:, :cut], grad[:, cut:])
         second = self.second.bind(rows[:, cut:], grads[1], True, seed)
-        return _BoundChain(self.first.bind(rows[:, :cut], grads[0], inputs, seed), second)
+        return _BoundChain(self.first.bind(rows[:, :cut], grads[0], inputs, seed), second, self.first.state_size)
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting."""
-        return _ActingChain(self.first.acting(scale), self.second.acting(), self.first.size)
+        return _ActingChain(self.first.acting(scale), self.second.acting(), self.first.size, self.first.state_size)
 
 
 class _BoundChain:
-    def __init__(self, first: LearnerNetwork, second: LearnerNetwork) -> None:
-        self._first, self._second = first, second
+    def __init__(self, first: LearnerNetwork, second: LearnerNetwork, state_cut: int) -> None:
+        self._first, self._second, self._state_cut = first, second, state_cut
 
     def forward(self, x: Tensor, learn: bool = False) -> Pass:
         first = self._first.forward(x, learn)
@@ -177,6 +208,12 @@ class _BoundChain:
         ahead = self.forward(x[:, half:]).out.clone()
         return self.forward(x[:, :half], learn=True), ahead
 
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        cut = self._state_cut
+        first = self._first.unroll(x, memory[..., :cut], begin, learn_from)
+        second = self._second.unroll(first.out, memory[..., cut:], begin, learn_from)
+        return Pass(second.out, (first, second))
+
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
         first, second = done.kept
         back = self._second.backward(second, grad)
@@ -185,8 +222,8 @@ class _BoundChain:
 
 
 class _ActingChain:
-    def __init__(self, first: ActorNetwork, second: ActorNetwork, cut: int) -> None:
-        self._first, self._second, self._cut = first, second, cut
+    def __init__(self, first: ActorNetwork, second: ActorNetwork, cut: int, state_cut: int) -> None:
+        self._first, self._second, self._cut, self._state_cut = first, second, cut, state_cut
 
     def load(self, row: npt.NDArray[np.float32]) -> None:
         self._first.load(row[: self._cut])
@@ -194,3 +231,13 @@ class _ActingChain:
 
     def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
         return self._second.forward(self._first.forward(x, seed), seed)
+
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        cut = self._state_cut
+        out, first = self._first.step(x, state[:, :cut], seed)
+        out, second = self._second.step(out, state[:, cut:], seed)
+        if not second.shape[1]:
+            return out, first
+        return out, np.concatenate((first, second), 1) if cut else second

@@ -14,10 +14,10 @@ from motet.algorithm import Batch, Space, Update
 from motet.algorithms._device import Device
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._flat import Adam, FlatRows, clip_rows
+from motet.algorithms._flat import FlatRows, clip_rows
 from motet.algorithms._likelihoods import Likelihoods, Look, likelihoods_of
 from motet.algorithms._normaliser import Normaliser
-from motet.algorithms._plans import LearnerNetwork, NetworkPlan
+from motet.algorithms._plans import LearnerNetwork, NetworkPlan, Pass
 from motet.algorithms.ppo import PPOConfig, PPOLayout
 from motet.nest import map_nest
 from motet.schedule import value_at
@@ -36,16 +36,30 @@ class _MiniBatch(NamedTuple):
     goal: Tensor  # value target
     value: Tensor  # value at the start of the update
     share: Tensor  # 1 / number of rows; 0 where no transition starts
+    sequences: Any = None  # how the rows are _Sequences, for a memory
+
+
+class _Sequences(NamedTuple):
+    """How rows are sequences, for a memory."""
+
+    memory: Tensor  # [A, sequences, rows of a sequence, state_size]: the state before each row, as it was stored
+    begin: Tensor  # [A, sequences, rows of a sequence]: where a row begins from the stored state
 
 
 _SCALARS = 5  # fields of a minibatch after the mask
 
 
 class _Rows:
-    """The rows of an update as tensors, in their order and shuffled for an epoch."""
+    """The rows of an update as tensors, in their order and shuffled for an epoch.
 
-    def __init__(self, batch: Batch, encoder: Encoder, actions: Likelihoods, minibatches: int, device: Device) -> None:
+    Rows are shuffled in chunks of consecutive ones; without a memory a chunk is a row.
+    """
+
+    def __init__(
+        self, batch: Batch, encoder: Encoder, actions: Likelihoods, minibatches: int, chunk: int, device: Device
+    ) -> None:
         self.batch, self._actions, self._device, self._parts = batch, actions, device, minibatches
+        self._chunk = chunk
         agents, fragments, length = batch.reward.shape
         self.shape = (agents, fragments, length)
         rows, seen = fragments * length, fragments * (length + 1)
@@ -59,6 +73,10 @@ class _Rows:
         self.scalars = device.zeros(agents, rows, _SCALARS)
         self._x = device.zeros(agents * rows, encoder.size)
         self._order = np.zeros((agents, rows), np.int64)
+        size = batch.extra["memory"].shape[-1] if "memory" in batch.extra else 0
+        self._memory = device.zeros(agents, fragments, length + 1, size)
+        self._begin = np.zeros((2, agents, fragments, length + 1), np.bool_)
+        self.sequences: _Sequences | None = None
 
     def fetch(self) -> None:
         """Load the current content of the batch's arrays."""
@@ -70,12 +88,26 @@ class _Rows:
         if "mask" in batch.extra:
             mask = device.to_device(batch.extra["mask"])[:, :, :length]
             self.mask = mask.reshape(agents, fragments * length, -1)
+        if "memory" in batch.extra:
+            self._memory[:, :, :length] = device.to_device(batch.extra["memory"])
+            whole, self._chunk_begins = device.to_device(self._beginnings()).unbind(0)
+            self.sequences = _Sequences(self._memory, whole)
+
+    def _beginnings(self) -> npt.NDArray[np.bool_]:
+        """Find the rows that begin from their stored state: ``[0]`` in whole fragments, ``[1]`` in chunks."""
+        assert self.batch.valid is not None
+        whole, chunks = self._begin
+        whole[..., 0] = True
+        np.logical_not(self.batch.valid, out=whole[..., 1:])  # behind an end, which is no start of a transition
+        chunks[...] = whole
+        chunks[..., :: self._chunk] = True
+        return self._begin
 
     def shuffle(self, streams: Sequence[np.random.Generator]) -> list[_MiniBatch]:
         """Return all rows in equal minibatches, in a new random order for each agent."""
         (agents, rows), parts = self._order.shape, self._parts
-        for row, stream in zip(self._order, streams, strict=True):
-            row[:] = stream.permutation(rows)
+        for row, stream in zip(self._order.reshape(agents, -1, self._chunk), streams, strict=True):
+            row[:] = stream.permutation(len(row))[:, None] * self._chunk + np.arange(self._chunk)
         order = self._device.to_device(self._order)
 
         def by_part(index: Tensor) -> Tensor:
@@ -91,10 +123,22 @@ class _Rows:
         scalars = self.scalars.flatten(0, 1).index_select(0, here).view(*shape, _SCALARS).movedim(3, 0).contiguous()
         share = scalars[4].div_(scalars[4].sum(2, keepdim=True).clamp_(min=1.0))
         scalars[1].mul_(share)
+        chunks = self._chunks(there)
+        masks = [None] * parts if mask is None else mask
         return [
-            _MiniBatch(x[i], chosen[i], None if mask is None else mask[i], *scalars[:, i].unbind(0))
-            for i in range(parts)
+            _MiniBatch(x[i], chosen[i], masks[i], *columns.unbind(0))._replace(sequences=chunks[i])
+            for i, columns in enumerate(scalars.unbind(1))
         ]
+
+    def _chunks(self, there: Tensor) -> Sequence[_Sequences | None]:
+        """Return by minibatch how its rows are sequences."""
+        if self.sequences is None:
+            return [None] * self._parts
+        size = self._memory.shape[-1]
+        shape = (self._parts, len(self._memory), -1, self._chunk)
+        memory = self._memory.view(-1, size).index_select(0, there).view(*shape, size)
+        begin = self._chunk_begins.flatten().index_select(0, there).view(shape)
+        return [_Sequences(*pair) for pair in zip(memory, begin, strict=True)]
 
 
 def advantages(
@@ -149,7 +193,7 @@ class PPO(FlatRows):
         self._own, self._own_grad = self._rows[:, layout.own], grad[:, layout.own]
         self._grad, size = grad[:, start:], end - start
         moments = [self._rows[:, end + i * size : end + (i + 1) * size] for i in range(2)]
-        self._adam = Adam(self._rows[:, layout.learned], self._grad, *moments)
+        self._adam = self._adam_of(self._rows[:, layout.learned], self._grad, *moments)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, self._rows, device)
         self._batches: dict[int, _Rows] = {}
 
@@ -178,7 +222,10 @@ class PPO(FlatRows):
         """Learn from one batch of rows, in several epochs."""
         config = self.config
         if id(batch) not in self._batches:
-            self._batches[id(batch)] = _Rows(batch, self._encoder, self._actions, config.minibatches, self._device)
+            chunk = config._chunk if self._layout.state_size else 1
+            self._batches[id(batch)] = _Rows(
+                batch, self._encoder, self._actions, config.minibatches, chunk, self._device
+            )
         rows = self._batches[id(batch)]
         rows.fetch()
         if self._normaliser is not None:
@@ -207,7 +254,7 @@ class PPO(FlatRows):
         batch, config = rows.batch, self.config
         agents, fragments, length = rows.shape
         assert batch.valid is not None
-        seen = rows.x if self._seeing is None else self._seeing.forward(rows.x).out
+        seen = self._see(rows, learn_from=None).out
         values = self._device.to_host(self._critic.forward(seen).out).reshape(agents, fragments, length + 1)
         acted = seen.index_select(1, rows.positions)
         look = self._actions.look(self._policy.forward(acted).out, self._own, rows.chosen, rows.mask)
@@ -224,11 +271,19 @@ class PPO(FlatRows):
         counts = np.maximum(batch.valid.sum((1, 2)), 1)
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
+    def _see(self, rows: _Rows | _MiniBatch, learn_from: int | None) -> Pass:
+        """Return what policy and critic see of some rows."""
+        if self._seeing is None:
+            return Pass(rows.x)
+        if (sequences := rows.sequences) is not None:
+            return self._seeing.unroll(rows.x, sequences.memory, sequences.begin, learn_from)
+        return self._seeing.forward(rows.x, learn_from is not None)
+
     def _step(self, part: _MiniBatch, clip: Tensor, entropy: Tensor, rates: Sequence[float], measure: bool) -> None:
         """Take one gradient step on one minibatch."""
         config = self.config
-        shared = None if self._seeing is None else self._seeing.forward(part.x, learn=True)
-        seen = part.x if shared is None else shared.out
+        shared = self._see(part, learn_from=0)
+        seen = shared.out
         acting = self._policy.forward(seen, learn=True)
         look = self._actions.look(acting.out, self._own, part.chosen, part.mask)
         ratio = (look.log_prob - part.before).exp_()
@@ -246,7 +301,7 @@ class PPO(FlatRows):
         out = look.back(free.mul_(within).neg_(), part.share * -entropy, self._own_grad)
         back = self._policy.backward(acting, out)
         other = self._critic.backward(judging, slope.mul_(config.value_weight).unsqueeze(2))
-        if self._seeing is not None and shared is not None and back is not None and other is not None:
+        if self._seeing is not None and back is not None and other is not None:
             self._seeing.backward(shared, back.add_(other))
         norms = clip_rows(self._grad, config.max_grad_norm)
         if measure:

@@ -101,12 +101,12 @@ class TD3(FlatRows):
         )
         self._target_critics = layout.critic.bind(targets[:, judges])
         self._first_critic = layout.critic.bind(weights[::2, judges], inputs=True)
-        self._critic_adam = Adam(weights, self._critic_grad, moment1, moment2)
+        self._critic_adam = self._adam_of(weights, self._critic_grad, moment1, moment2)
 
         def adam(begin: int, end: int) -> Adam:
             """Return the optimiser of a part of the published values."""
             moments = first[:, n + begin : n + end], second[:, n + begin : n + end]
-            return Adam(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
+            return self._adam_of(first[:, begin:end], self._policy_grad[:, begin:end], *moments)
 
         self._policy_adam = adam(acts.start, n)
         learned = slice(layout.encoder_part.start, n)

@@ -18,6 +18,7 @@ ALGORITHMS = {
     "iqn": "motet.algorithms.iqn:IQNConfig",
     "td3": "motet.algorithms.td3:TD3Config",
     "ppo": "motet.algorithms.ppo:PPOConfig",
+    "attain": "motet.algorithms.attain:AttainConfig",
     "empower": "motet.algorithms.empower:EmpowerConfig",
 }
 """The shipped algorithms by name."""

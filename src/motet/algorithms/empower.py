@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,20 +21,20 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
+from motet.algorithms._model_rows import ModelQueries, RowLayout
 from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
-from motet.errors import NotReadyError, SettingError
+from motet.errors import NotReadyError
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Staged, Stages, value_at
 from motet.settings import FINITE
-from motet.world.coded import Bounded, CodedModel, Facts, coded_by
+from motet.world.coded import Bounded, CodedModel, coded_by
 
 if TYPE_CHECKING:
     from motet.algorithms._empower_learner import Empower
 
 __all__ = ["EmpowerBehaviour", "EmpowerConfig"]
 
-_MOST_PROFILES = 32
 _STAGES = Stages(
     (("attainment", 2_000), ("values", 3_000), ("ramp", 5_000), ("full", None)), ("ramp", "full"), by="updates"
 )
@@ -143,7 +142,7 @@ class EmpowerConfig:
         layout = RowLayout.of(self, coded_by(observation_space))
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
-            extra=layout.fields(), next_observation=False, stages=self.stages,
+            extra=_fields(layout), next_observation=False, stages=self.stages,
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
@@ -177,60 +176,13 @@ class EmpowerConfig:
         return values, losses
 
 
-class RowLayout(NamedTuple):
-    """Sizes of the fields of a row.
-
-    The distinct successors of a profile are numbered from 0; the lists of each robot action name them by number.
-    """
-
-    profiles: int
-    robot_actions: int
-    listed: int
-    """Length of the list of an action."""
-    distinct: int
-    """Largest number of distinct successors of a profile."""
-    size: int
-    """Numbers in the code of a state."""
-    dtype: str
-    goals: int
-    hold_bytes: int
-
-    @classmethod
-    def of(cls, config: EmpowerConfig, coded: CodedModel) -> RowLayout:
-        """Return the layout for a model; raise if the model cannot be learned with these settings."""
-        profiles = math.prod(coded.actions[human] for human in coded.humans)
-        if config.profiles == "all" and profiles > _MOST_PROFILES:
-            raise SettingError(
-                f"profiles must be 'drawn' where the humans have more than {_MOST_PROFILES} profiles of actions, got "
-                f"'all' with {profiles}"
-            )
-        if coded.lasting:
-            raise SettingError("the model must have transitions of duration 1, got one with transition_durations")
-        distinct = config.successors * coded.robot_actions
-        if distinct > 255:
-            raise SettingError(
-                f"successors must be at most {255 // coded.robot_actions} with {coded.robot_actions} robot actions, "
-                f"got {config.successors}"
-            )
-        return cls(
-            profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
-            coded.space.dtype.name, len(coded.weights), coded.hold_bytes,
-        )  # fmt: skip
-
-    def fields(self) -> dict[str, Field]:
-        """Return the fields that the acting half adds to a row."""
-        p, r, s, k = self.profiles, self.robot_actions, self.listed, self.distinct
-        return {
-            "successor": Field((p, k, self.size), self.dtype),  # the code of each distinct successor
-            "count": Field((p,), "uint8"),  # their number
-            "ended": Field((p, k), "bool"),  # whether they are terminal
-            "holds": Field((p, k, self.hold_bytes), "uint8"),  # which goals hold in them
-            "number": Field((p, r, s), "uint8"),  # the successors of each robot action, by number
-            "probability": Field((p, r, s), "float32"),
-            "share": Field((p,), "float32"),  # weight of the profile
-            "ratio": Field((p, self.goals), "float32"),  # pi_h(a_h | s, g) over the prior of a_h, by goal
-            "known": Field((), "float32"),  # share of the queries that the cache answered
-        }
+def _fields(layout: RowLayout) -> dict[str, Field]:
+    """Return the fields that the acting half adds to a row."""
+    return layout.fields() | {
+        "share": Field((layout.profiles,), "float32"),  # weight of the profile
+        "ratio": Field((layout.profiles, layout.goals), "float32"),  # pi_h(a_h | s, g) over the prior of a_h, by goal
+        "known": Field((), "float32"),  # share of the queries that the cache answered
+    }
 
 
 class _HumanChoices(NamedTuple):
@@ -250,7 +202,7 @@ class EmpowerBehaviour:
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
         self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
-        self._fields = self.layout.fields()
+        self._fields = _fields(self.layout)
         self._net: ActorNetwork | None = None
         self._values: ActorNetwork | None = None
         if not config.tables:
@@ -261,8 +213,7 @@ class EmpowerBehaviour:
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._beta = self._epsilon = 0.0
-        self._humans, self._queries, self._facts = (Bounded(config.cache) for _ in range(3))
-        self._profiles = list(product(*(range(coded.actions[human]) for human in coded.humans)))
+        self._humans, self._queries = Bounded(config.cache), ModelQueries(config, coded, self.layout)
 
     def begin(self, seed: int) -> None:
         """Restart the random stream from a seed."""
@@ -299,7 +250,7 @@ class EmpowerBehaviour:
         for i, code in enumerate(observations):
             self._ask(code, draws[i, 1:], {name: array[i] for name, array in extra.items()})
         for i in range(rows):
-            extra["known"][i] = self._queries.found / max(self._queries.asked, 1)
+            extra["known"][i] = self._queries.known
         return np.minimum(actions, shares.shape[1] - 1), extra
 
     # The policy
@@ -352,7 +303,7 @@ class EmpowerBehaviour:
         state = coded.state(code)
         humans: _HumanChoices = self._humans.made(key, lambda: self._what_humans_do(state))
         if self.config.profiles == "all":
-            profiles = self._profiles
+            profiles = self._queries.profiles
         else:
             drawn = (int(np.searchsorted(ends, u, "right")) for ends, u in zip(humans.ends, draws, strict=True))
             profiles = [tuple(drawn)]
@@ -365,8 +316,7 @@ class EmpowerBehaviour:
             row["ratio"][p] = np.concatenate(
                 [own[:, a] / b for own, a, b in zip(humans.policies, profile, prior, strict=True)]
             )
-            asked = self._queries.made((key, profile), lambda: self._query(state, profile))  # noqa: B023
-            for name, value in asked.items():
+            for name, value in self._queries.ask(key, state, profile).items():
                 row[name][p] = value
 
     def _what_humans_do(self, state: Any) -> _HumanChoices:
@@ -378,24 +328,3 @@ class EmpowerBehaviour:
             end[np.flatnonzero(prior)[-1] :] = 2.0  # rounding never leads beyond the last possible action
             ends.append(end)
         return _HumanChoices(policies, priors, ends)
-
-    def _query(self, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Ask the model for the successors of all robot actions under a profile."""
-        coded, layout = self.coded, self.layout
-        numbers: dict[Any, int] = {}
-        number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
-        probability = np.zeros((layout.robot_actions, layout.listed), np.float32)
-        for action in range(layout.robot_actions):
-            found = coded.outcomes(state, coded.joint(profile, action), layout.listed)
-            for i, (p, successor) in enumerate(found):
-                number[action, i] = numbers.setdefault(successor, len(numbers))
-                probability[action, i] = p
-        facts: list[Facts] = [self._facts.made(one, lambda: coded.facts(one)) for one in numbers]  # noqa: B023
-        code = np.zeros((layout.distinct, layout.size), layout.dtype)
-        ended = np.zeros(layout.distinct, np.bool_)
-        holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)
-        for i, one in enumerate(facts):
-            code[i], ended[i], holds[i] = one
-        count = np.array(len(facts), np.uint8)
-        return {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
-                "probability": probability}  # fmt: skip

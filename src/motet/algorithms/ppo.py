@@ -15,9 +15,13 @@ the value targets are ``V(t) + w(t) * A(t)``, and the policy maximises ``w * min
 the clip range is relative to the policy at the start of the update, not to the one that acted. Without a lag, ``mu``
 equals ``p``, all weights are 1, and this is generalised advantage estimation and standard PPO.
 
-For pictures, policy and critic share convolutions; otherwise they share no weights. An agent's row is ``statistics,
-convolutions, policy, log standard deviations (published) | critic | first moments | second moments | the learner's
-statistics``.
+With a memory, sequences of rows are computed from the state that was stored in their first row. At the start of an
+update this is done for whole fragments, which gives values and log-probabilities. The gradient steps then train on
+chunks of ``sequence_length`` rows, which are shuffled as wholes.
+
+Policy and critic share an encoder, the convolutions of pictures and the memory; without these they share no weights.
+An agent's row is ``statistics, shared layers, policy, log standard deviations (published) | critic | first moments |
+second moments | the learner's statistics``.
 """
 
 from __future__ import annotations
@@ -85,6 +89,14 @@ class PPOConfig(Freezing):
     which maps an observation to features, its path "module:function", or a name such as "parts"."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
+    memory: Literal["gru", "lstm"] | None = None
+    """Memory of policy and critic, a recurrent layer before their hidden layers; None: they see the newest observation
+    only."""
+    memory_size: Annotated[int, Ge(1)] = 64
+    """Number of outputs of the memory."""
+    sequence_length: Annotated[int, Ge(1)] = 32
+    """Number of consecutive rows through which gradients flow, with a memory. It must divide ``length``; if it is
+    longer, gradients flow through whole fragments."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
@@ -136,7 +148,23 @@ class PPOConfig(Freezing):
                 f"minibatches must divide the {rows} rows of an update (batch_size {self.batch_size} times length "
                 f"{self.length}), got {self.minibatches}"
             )
-        self._reader({})
+        self._reader({}, 0 if self.memory is None else self.memory_size)
+
+    @property
+    def _chunk(self) -> int:
+        """Number of rows of a chunk."""
+        return min(self.sequence_length, self.length)
+
+    def _check_chunks(self) -> None:
+        """Raise unless fragments consist of whole chunks, and minibatches too."""
+        if self.length % self._chunk:
+            raise SettingError(f"sequence_length must divide length {self.length}, got {self.sequence_length}")
+        chunks = self.batch_size * self.length // self._chunk
+        if chunks % self.minibatches:
+            raise SettingError(
+                f"minibatches must divide the {chunks} sequences of an update (batch_size {self.batch_size} times "
+                f"length {self.length} / sequence_length {self._chunk}), got {self.minibatches}"
+            )
 
     @property
     def header(self) -> HeaderSpec:
@@ -146,17 +174,21 @@ class PPOConfig(Freezing):
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what PPO needs from the replay."""
         actions = actions_of(action_space)
+        may_remember = self.memory is not None or self.encoder is not None
+        state_size = PPOLayout.of(self, observation_space, action_space).state_size if may_remember else 0
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
             if not actions.mask_size:
                 raise SettingError(f"action masks are not valid with continuous actions (got {action_space!r})")
             extra["mask"] = Field((actions.mask_size,), "bool", next=True)
-        return self._reader(extra)
+        return self._reader(extra, state_size)
 
-    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
+    def _reader(self, extra: Mapping[str, Field], memory: int) -> ReaderSettings:
+        if memory:
+            self._check_chunks()
         return ReaderSettings(
             batch_size=self.batch_size, length=self.length, once=True, capacity=self.batch_size * self.length,
-            gamma=self.gamma, n_frames=self.n_frames, extra=extra, stages=self.stages,
+            gamma=self.gamma, n_frames=self.n_frames, extra=extra, memory=memory, stages=self.stages,
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
@@ -204,6 +236,11 @@ class PPOLayout:
     """All learned parameters; their moments follow."""
     state: int
 
+    @property
+    def state_size(self) -> int:
+        """Size of the memory of one agent."""
+        return 0 if self.encoder is None else self.encoder.state_size
+
     @classmethod
     def of(cls, config: PPOConfig, observation_space: Space, action_space: Space) -> PPOLayout:
         inputs, actions = Encoder(observation_space, config.n_frames).size, actions_of(action_space)
@@ -245,6 +282,8 @@ class PPOBehaviour:
         plan = chained(layout.encoder, layout.policy)
         self._net = plan.acting(self._encoder.scale if layout.statistics is None else 1.0)
         self._explores = plan.explores
+        self.state_size = layout.state_size
+        """Number of values of its memory; 0: it has none."""
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None
@@ -270,11 +309,29 @@ class PPOBehaviour:
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
+        if self.state_size:
+            raise NotReadyError("this behaviour has a memory: call act_from with its state")
+        rows, seed = self._seen(observations, explore)
+        return self._actions.draw(self._net.forward(rows, seed), self._prepared, masks, self._rng if explore else None)
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return actions and extra fields, and the memory after these observations."""
+        rows, seed = self._seen(observations, explore)
+        out, new = self._net.step(rows, state, seed)
+        actions, extra = self._actions.draw(out, self._prepared, masks, self._rng if explore else None)
+        return actions, {**extra, "memory": state}, new
+
+    def _seen(self, observations: Nest, explore: bool) -> tuple[npt.NDArray[Any], int | None]:
+        """Return the inputs of the network, and a seed if it is to explore by noise."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)
         if self._statistics is not None:
             rows = self._statistics.normalise(self._weights, rows, self._encoder.scale)
-        seed = int(self._rng.integers(2**63)) if explore and self._explores else None
-        out = self._net.forward(rows, seed)
-        return self._actions.draw(out, self._prepared, masks, self._rng if explore else None)
+        return rows, int(self._rng.integers(2**63)) if explore and self._explores else None

@@ -219,12 +219,13 @@ def _policy_limits() -> Look:
     """How the limits of isolated policies are enforced here."""
     if sys.platform != "linux":
         return "warning", "time and open files only", "limits on memory, CPU time, tasks and disk space need Linux"
-    from motet.isolation.groups import has_task_groups
+    from motet.isolation.groups import has_groups
     from motet.isolation.sandbox import can_limit_folders, gaps
 
-    tasks = "the control group" if has_task_groups() else "watching"
+    tasks = "the control group" if has_groups("pids") else "watching"
+    memory = "watching and the control group" if has_groups("memory") else "watching"
     folder = "a file system in memory" if can_limit_folders() else "watching"
-    found = f"tasks by {tasks}, memory by watching, the sandbox's folder by {folder}"
+    found = f"tasks by {tasks}, memory by {memory}, the sandbox's folder by {folder}"
     if lacking := gaps():
         return "warning", found, f"the sandbox is not available: this machine lacks {'; '.join(lacking)}"
     return "ok", found, ""

@@ -343,9 +343,11 @@ class Arena:
         plan, world, agents = self._plan, self._world, seat_group.agents
         named = {world.agents[agent]: agent for agent in agents}
         seats = Seats.of(world, named, self._masked or (), seat_group.joint, plan.settings, self._description)
-        isolation = Isolation(plan.limits, plan.sandbox) if isolated else None
+        entry = plan.entries[seat_group.entry]
+        sandbox = entry.sandbox if plan.sandbox == "no" else plan.sandbox
+        isolation = Isolation(plan.limits or entry.limits, sandbox) if isolated else None
         spaces = self.spaces(seat_group) if seat_group.joint else None
-        return make_player(plan.entries[seat_group.entry], seats, isolation, spaces)
+        return make_player(entry, seats, isolation, spaces)
 
     def spaces(self, seat_group: SeatGroup) -> tuple[Any, Any]:
         """Return the joint spaces of several seats."""

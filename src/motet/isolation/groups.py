@@ -1,8 +1,8 @@
-"""Control groups of policy processes: where the system allows it, the kernel limits how many tasks a policy has.
+"""Control groups of policy processes: where the system allows it, the kernel limits tasks and memory of a policy.
 
-The guard creates a group for its policy below the group that it is in itself, and removes it at the end. No other
+The guard creates groups for its policy below the groups that it is in itself, and removes them at the end. No other
 process is moved, and no other group is changed. Both versions of control groups work. Where no group can be created, as
-in most containers, the guard counts the tasks.
+in most containers, the guard counts the tasks and watches the memory.
 """
 
 from __future__ import annotations
@@ -12,29 +12,45 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["TaskGroup", "has_task_groups", "refused_a_task", "remove_group"]
+__all__ = ["Controller", "PolicyGroup", "has_groups", "refused_a_task", "remove_groups", "was_out_of_memory"]
+
+Controller = Literal["pids", "memory"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _REMOVE_S = 1.0
+# By controller, the files with the limits that are set: of version 1, and of version 2. The first of them must exist.
+_LIMITS = {
+    "pids": (("pids.max",), ("pids.max",)),
+    "memory": (("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), ("memory.max",)),
+}
 
 
-class TaskGroup:
-    """A control group with a limit on tasks. Raises OSError if it cannot be created.
+class PolicyGroup:
+    """A control group with a limit. Raises OSError if it cannot be created.
 
     Args:
+        controller: what is limited. In version 2 of control groups, all controllers share one group.
         mark: number that makes its name unique, so that others can remove it: the mark of the policy.
-        tasks: maximum number of threads and processes.
+        limit: maximum number of threads and processes, or of bytes.
     """
 
-    def __init__(self, mark: int, tasks: int, root: Path = _ROOT) -> None:
-        self._folder = _home(root) / _name(mark)
-        self._folder.mkdir()
+    def __init__(self, controller: Controller, mark: int, limit: int, root: Path = _ROOT) -> None:
+        home, version = _home(controller, root)
+        self._folder = home / _name(mark)
+        fresh = not self._folder.exists()
+        self._folder.mkdir(exist_ok=True)
+        first, *others = _LIMITS[controller][version - 1]
         try:
-            (self._folder / "pids.max").write_text(str(tasks))
+            (self._folder / first).write_text(str(limit))
+            for name in others:
+                with contextlib.suppress(OSError):  # the kernel does not count swapped memory
+                    (self._folder / name).write_text(str(limit))
         except OSError:
-            self._folder.rmdir()
+            if fresh:
+                self._folder.rmdir()
             raise
 
     def join(self) -> None:
@@ -44,36 +60,51 @@ class TaskGroup:
 
 def refused_a_task(mark: int, root: Path = _ROOT) -> bool:
     """Whether the kernel has refused a thread or a process in the group with this mark."""
-    try:
-        return (_home(root) / _name(mark) / "pids.events").read_text().split() not in ([], ["max", "0"])
-    except OSError:  # there is no such group
-        return False
+    return _counted("pids", "max", mark, root) > 0
 
 
-def remove_group(mark: int, root: Path = _ROOT) -> None:
-    """Remove the group with this mark, if there is one. Its processes must be dead."""
+def was_out_of_memory(mark: int, root: Path = _ROOT) -> bool:
+    """Whether the kernel has killed a process in the group with this mark because it used too much memory."""
+    return _counted("memory", "oom_kill", mark, root) > 0
+
+
+def _counted(controller: Controller, event: str, mark: int, root: Path) -> int:
+    """Return how often an event has happened in a group; 0 if there is no such group."""
     try:
-        folder = _home(root) / _name(mark)
+        home, version = _home(controller, root)
+        name = "memory.oom_control" if (controller, version) == ("memory", 1) else f"{controller}.events"
+        lines = (home / _name(mark) / name).read_text().splitlines()
     except OSError:
-        return
+        return 0
+    return sum(int(count) for name, count in map(str.split, lines) if name == event)
+
+
+def remove_groups(mark: int, root: Path = _ROOT) -> None:
+    """Remove the groups with this mark, if there are any. Their processes must be dead."""
     deadline = time.monotonic() + _REMOVE_S
-    with contextlib.suppress(FileNotFoundError):
-        while True:
-            try:
-                folder.rmdir()
-                return
-            except OSError as error:  # the kernel frees the last task a moment after its death
-                if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.001)
+    controllers: tuple[Controller, ...] = ("pids", "memory")
+    for controller in controllers:
+        try:
+            folder = _home(controller, root)[0] / _name(mark)
+        except OSError:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            while True:
+                try:
+                    folder.rmdir()
+                    break
+                except OSError as error:  # the kernel frees the last task a moment after its death
+                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                        raise
+                time.sleep(0.001)
 
 
-def has_task_groups(root: Path = _ROOT) -> bool:
-    """Whether a control group with a limit on tasks can be created here."""
+def has_groups(controller: Controller, root: Path = _ROOT) -> bool:
+    """Whether a control group with such a limit can be created here."""
     probe = -os.getpid()
     try:
-        TaskGroup(probe, 16, root)
-        remove_group(probe, root)
+        PolicyGroup(controller, probe, 1 << 20, root)
+        remove_groups(probe, root)
     except OSError:
         return False
     return True
@@ -83,13 +114,13 @@ def _name(mark: int) -> str:
     return f"motet-policy-{mark:x}"
 
 
-def _home(root: Path) -> Path:
-    """Return the group that this process is in. Raises OSError if it has no limit on tasks."""
+def _home(controller: Controller, root: Path) -> tuple[Path, int]:
+    """Return the group that this process is in, and the version of control groups. Raises OSError without limits."""
     for line in _MEMBERSHIP.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if "pids" in controllers.split(","):
-            return root / "pids" / path.lstrip("/")
+        if controller in controllers.split(","):
+            return root / controller / path.lstrip("/"), 1
     # In version 2 a group with processes cannot have groups with limits below it, except for the root.
-    if "pids" in (root / "cgroup.subtree_control").read_text().split():
-        return root
-    raise FileNotFoundError(errno.ENOENT, "there is no control group with a limit on tasks")
+    if controller in (root / "cgroup.subtree_control").read_text().split():
+        return root, 2
+    raise FileNotFoundError(errno.ENOENT, f"there is no control group with a limit on {controller}")

@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from motet.isolation.groups import refused_a_task, remove_group
+from motet.isolation.groups import refused_a_task, remove_groups, was_out_of_memory
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.sandbox import remove
 from motet.isolation.usage import MemoryWatch, descendants, folder_size, limits_of, tasks_of
@@ -131,23 +131,25 @@ class Guard:
             if self._output.fd in ready and not self._output.read():
                 poll.unregister(self._output.fd)
             if ready & {pidfd, self._pipe.fileno()}:
-                return ENDED
+                return MEMORY if self._was_out_of_memory() else ENDED
             if why := self._excess():
                 return why
             pause_s = self._pause_s
 
     def _excess(self) -> int | None:
         """Return the limit that the policy exceeds, or None."""
-        now = time.monotonic()
+        now, grouped = time.monotonic(), self._start.grouped
         if now >= self._count_at:
             self._below = descendants(os.getpid())
             self._reap(self._below)
-            if tasks_of(self._below) > self._start.tasks or (self._start.grouped and refused_a_task(self._start.mark)):
+            if tasks_of(self._below) > self._start.tasks or ("pids" in grouped and refused_a_task(self._start.mark)):
                 return TASKS
+            if self._was_out_of_memory():
+                return MEMORY
             if limits_of() != self._limits:
                 return LIMITS
             # If the kernel limits the tasks, counting them is not urgent.
-            pause_s = 8 * _CHECK_S if self._start.grouped and self._memory is None else _CHECK_S
+            pause_s = 8 * _CHECK_S if "pids" in grouped and self._memory is None else _CHECK_S
             self._count_at = time.monotonic() + max(pause_s, _LEISURE * (time.monotonic() - now))
         self._pause_s = max(0.001, self._count_at - time.monotonic())
         if self._memory is not None:
@@ -156,6 +158,10 @@ class Guard:
                 return MEMORY
             self._pause_s = min(self._pause_s, _CHECK_S if share < 0.5 else _CLOSE_CHECK_S)
         return self._excess_of_folder()
+
+    def _was_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of the policy because of its memory."""
+        return "memory" in self._start.grouped and was_out_of_memory(self._start.mark)
 
     def _excess_of_folder(self) -> int | None:
         if self._start.sandbox is None or self._start.sandbox.limited or time.monotonic() < self._size_at:
@@ -197,4 +203,4 @@ class Guard:
         if self._start.sandbox is not None:
             remove(self._start.sandbox.folder)
         if self._start.grouped:
-            remove_group(self._start.mark)
+            remove_groups(self._start.mark)

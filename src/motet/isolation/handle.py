@@ -17,7 +17,7 @@ from motet.isolation import guard as _guard
 from motet.isolation import process as _policy_process
 from motet.isolation import sandbox as _sandbox
 from motet.isolation import usage as _usage
-from motet.isolation.groups import refused_a_task, remove_group
+from motet.isolation.groups import refused_a_task, remove_groups
 from motet.isolation.marks import end_marked
 from motet.isolation.process import PolicyStart
 from motet.system.child import Child, signal_name
@@ -135,7 +135,7 @@ class PolicyProcess:
             if self._start.sandbox is not None:
                 _sandbox.remove(self._start.sandbox.folder)
             if self._start.guarded:
-                remove_group(self._start.mark)
+                remove_groups(self._start.mark)
         self._child.close()
 
     def _kill(self) -> None:

@@ -32,7 +32,7 @@ import cloudpickle
 
 from motet.isolation import mailbox as _mailbox
 from motet.isolation import sandbox as _sandbox
-from motet.isolation.groups import TaskGroup, remove_group
+from motet.isolation.groups import Controller, PolicyGroup, remove_groups
 from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drain
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import carry_mark
@@ -48,6 +48,9 @@ from motet.system.supervisor import RestartLimits
 from motet.world.spaces import InvalidValue, action_checker
 
 __all__ = ["START", "PolicyStart", "enter"]
+
+_KERNEL_BYTES = 64 << 20
+"""What a policy process and the kernel need at least before the policy has any memory."""
 
 START = 1
 """The number of the first question, which is implicit: to make the policy."""
@@ -70,9 +73,21 @@ class PolicyStart:
     mark: int
     """Marks the guard and everything below it, see :mod:`motet.isolation.marks`."""
     by_kernel: bool
-    """Whether to let the kernel limit the tasks and the folder, where it can."""
-    grouped: bool = False
-    """Whether the kernel limits its tasks, by a control group. The guard finds that out."""
+    """Whether to let the kernel limit the tasks, the memory and the folder, where it can."""
+    grouped: frozenset[Controller] = frozenset()
+    """What the kernel limits by control groups. The guard finds that out."""
+
+    @property
+    def group_limits(self) -> dict[Controller, int]:
+        """The limits of its control groups.
+
+        That of the memory is a second one: it also counts what no process has mapped, and what the kernel needs itself.
+        """
+        limits: dict[Controller, int] = {"pids": self.tasks}
+        if self.memory_bytes is not None:
+            folder = self.folder_bytes if self.sandbox is not None and self.sandbox.limited else 0
+            limits["memory"] = self.memory_bytes + max(self.memory_bytes // 4, _KERNEL_BYTES) + folder
+        return limits
 
 
 def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
@@ -89,20 +104,21 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
     carry_mark(start.mark)  # while this process still dies with its parent, which looks for marks at the end
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
-    group = None
+    groups = []
     if start.sandbox is not None:
         os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
         limited = start.by_kernel and _sandbox.limit_folder(start.sandbox.folder, start.folder_bytes)
         start = replace(start, sandbox=replace(start.sandbox, limited=limited))
     if start.by_kernel:
-        with contextlib.suppress(OSError):  # no group can be created: the guard counts the tasks
-            group = TaskGroup(start.mark, start.tasks)
-            start = replace(start, grouped=True)
+        for controller, limit in start.group_limits.items():
+            with contextlib.suppress(OSError):  # no group can be created: the guard counts
+                groups.append(PolicyGroup(controller, start.mark, limit))
+                start = replace(start, grouped=start.grouped | {controller})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
     pid = _fork(mailbox, pipe, start)
     if pid == 0:
-        if group is not None:
+        for group in groups:
             group.join()
         _live(mailbox, pipe, start, out_w)
     os.close(out_w)
@@ -125,7 +141,7 @@ def _fork(mailbox: Mailbox, pipe: Connection, start: PolicyStart) -> int:
     if start.sandbox is not None:
         _sandbox.remove(start.sandbox.folder)
     if start.grouped:
-        remove_group(start.mark)
+        remove_groups(start.mark)
     os._exit(0)
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cloudpickle
 import numpy as np
@@ -24,6 +24,7 @@ from annotated_types import Gt
 from motet.algorithm import AlgorithmConfig, Space, make_behaviour
 from motet.errors import CorruptionError, SettingError
 from motet.policies.joint import Kind, kind_of
+from motet.policies.limits import PolicyLimits
 from motet.policy import PLAYER, BehaviourPolicy, Policy, PolicySpec
 from motet.runs.checkpoint import read_arrays, read_notes
 from motet.runs.directory import RunDirectory
@@ -83,6 +84,10 @@ class Entry:
     """The interface, as far as it is known before the policy is made. An import path may turn out to be a team."""
     isolate: bool | None = None
     """Whether the policy runs in a separate process. None: as the evaluation's setting says."""
+    sandbox: Literal["no", "best-effort", "strict"] = "no"
+    """The sandbox that a partner of the run had in training. An evaluation uses it unless it has one itself."""
+    limits: PolicyLimits | None = None
+    """The limits that the partners of the run had in training, if they are the same for all; as the sandbox."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
     """How the policy is made, by agent. A run has a separate policy for each of its agents."""
     source: str = ""
@@ -398,7 +403,7 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     which = str(int(folder.name)) if folder.name.isdigit() else folder.name
     newest = step is None and not (path / "checkpoint.json").is_file()
     title = run.path.name if newest else f"{run.path.name}@{which}"
-    specs, isolate = {}, None
+    specs, confined = {}, dict[str, Any]()
     for name in names:
         _check_trust(configs[name], trust)
         arguments = {"config": configs[name], "weights": weights[name], "trust": trust, "who": name}
@@ -406,10 +411,19 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
     if agent is None:
         partners = _partners_of(run, configs, trust)
         specs |= {name: entry.on(name) for name, (_, entry) in partners.items() if not entry.shared}
-        isolate = True if any(entry.isolate for _, entry in partners.values()) else None
+        confined = _confinement([partner for partner, entry in partners.values() if entry.isolate])
     if len(specs) == 1 and (agent is not None or len(configs) == 1):  # a single policy can take any seat
         return Entry(next(iter(specs.values())))
-    return Entry(next(iter(specs.values())), by_agent=specs, isolate=isolate)
+    return Entry(next(iter(specs.values())), by_agent=specs, **confined)
+
+
+def _confinement(isolated: Sequence[Partner]) -> dict[str, Any]:
+    """Return how the policies of a run are isolated, given its isolated partners: as the strictest of them was."""
+    if not isolated:
+        return {}
+    sandbox = max((one.sandbox for one in isolated), key=["no", "best-effort", "strict"].index)
+    limits = {one.limits for one in isolated}
+    return {"isolate": True, "sandbox": sandbox, "limits": limits.pop() if len(limits) == 1 else None}
 
 
 def _partners_of(run: RunDirectory, configs: Mapping[str, Any], trust: bool) -> dict[str, tuple[Partner, Entry]]:
@@ -468,6 +482,33 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
                 "of finite float32"
             )
     return found
+
+
+def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], npt.NDArray[np.float32]]:
+    """Return the config of an agent of a run, its spaces and its learner's row. Nothing is imported.
+
+    Runs of earlier versions do not name spaces.
+
+    Args:
+        text: a run or checkpoint, then ``agent=`` and ``step=`` if wanted, as :func:`as_given` takes them.
+        agent: the agent to take if the run has one of this name and the text names none.
+    """
+    there = Path(text.partition(",")[0].removeprefix("run=")).is_dir()
+    (form, path), options, arguments = _parsed(text) if there else (("", ""), {}, {})
+    if form != "run" or arguments or not set(options) <= {"agent", "step"}:
+        raise SettingError(f"start_from must be a run or checkpoint, with agent= and step= if wanted, got {text!r}")
+    step = options.get("step")
+    run, folder = _folder(Path(path), step if step is None else int(_number(step, "step")))
+    config, files = run.config(), read_notes(folder)["files"]
+    configs = config.get("agents", {})
+    names = [name for name in configs if name in files]
+    wanted = options.get("agent", agent if agent in names or len(names) != 1 else names[0])
+    if wanted not in names:
+        raise SettingError(f"agent must be one of {', '.join(names)} of the run {path!r}, got {wanted!r}")
+    arrays = read_arrays(folder / f"{files[wanted]}.safetensors")
+    if "state" not in arrays:
+        raise SettingError(f"start_from must be a run or one of its checkpoints, got {text!r}, which has only weights")
+    return configs[wanted], config.get("spaces", {}).get(wanted, {}), arrays["state"].ravel()
 
 
 def _check_trust(plain: Any, trust: bool) -> None:

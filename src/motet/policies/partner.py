@@ -89,8 +89,13 @@ class Partner:
 
         ``folder``: where the run directory has the copy, if the policy is a run.
         """
-        if is_run_policy(entry.on(agent)):
+        spec = entry.on(agent)
+        if is_run_policy(spec):
             return replace(self, policy=entry.source or str(self.policy), name=self.name or entry.title, copy=folder)
+        if isinstance(self.policy, str) and _is_run(self.policy):  # its agent did not learn: the run is not needed
+            limits, sandbox = self.limits or entry.limits, entry.sandbox if self.sandbox == "no" else self.sandbox
+            inner = replace(self, policy=spec, isolate=bool(entry.isolate), limits=limits, sandbox=sandbox)
+            return inner.stored(entry, agent, folder)
         given = self.policy
         factory = given.factory if isinstance(given, PolicySpec) else given
         try:
@@ -118,11 +123,15 @@ def as_partner(given: Any) -> Partner | None:
         return given
     if isinstance(given, Path):
         return Partner(str(given))
-    if isinstance(given, str):
-        first = given.partition(",")[0]
-        if first in BUILT_IN or any((Path(first) / name).is_file() for name in ("config.json", "checkpoint.json")):
-            return Partner(given)
+    if isinstance(given, str) and (given.partition(",")[0] in BUILT_IN or _is_run(given)):
+        return Partner(given)
     return None
+
+
+def _is_run(text: str) -> bool:
+    """Whether a policy given as text is a run directory or a checkpoint."""
+    folder = Path(text.partition(",")[0])
+    return any((folder / name).is_file() for name in ("config.json", "checkpoint.json"))
 
 
 def restored(agents: Mapping[str, Any], run: Path, trust: bool) -> dict[str, Any]:

@@ -32,6 +32,7 @@ __all__ = [
     "rebuild_world",
     "refuse_untrusted",
     "run_config",
+    "spaces_of",
     "versions",
 ]
 
@@ -167,6 +168,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
     return {
         "world": describe_world(world),
         "agents": {name: described(config) for name, config in roster.configs().items()},
+        "spaces": {policy.name: spaces_of(policy.observation_space, policy.action_space) for policy in roster.policies},
         "own_settings": {policy.name: dict(policy.own) for policy in roster.policies if policy.own},
         "settings": describe(settings),
         "grouping": {
@@ -176,6 +178,11 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
         "versions": versions(),
         **({"pace": chosen} if pace.period else {}),
     }
+
+
+def spaces_of(observation_space: Any, action_space: Any) -> dict[str, str]:
+    """The spaces of an agent as text, by which those of two runs are compared."""
+    return {"observation": str(observation_space), "action": str(action_space)}
 
 
 def rebuild_agents(plain: Mapping[str, Any], *, trust: bool = False) -> dict[str, Any]:

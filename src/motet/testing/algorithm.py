@@ -9,8 +9,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from motet.algorithm import Algorithm, AlgorithmConfig, Batch, Behaviour, Space, map_space, stacked_batch
+from motet.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Batch,
+    Behaviour,
+    Remembers,
+    Space,
+    map_space,
+    stacked_batch,
+    state_size_of,
+)
 from motet.errors import SettingError, SpecError
 from motet.masks import MaskForm, mask_form
 from motet.nest import Nest, equal_nests, join_nests, map_nest, unstack_nest
@@ -279,7 +290,8 @@ def check_algorithm(
 
 def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tuple[Space, Space], masked: bool) -> None:
     observation_space, action_space = spaces
-    header, frames = algorithm.header(100, 0), config.replay(*spaces, masked=masked).n_frames
+    header, settings = algorithm.header(100, 0), config.replay(*spaces, masked=masked)
+    frames = settings.n_frames
     _expect(
         set(header) == set(config.header),
         "header() has the names that config.header declares",
@@ -290,13 +302,15 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     form, rng = mask_form(action_space), np.random.default_rng(0)
     masks = np.stack([form.flat(random_mask(form, rng, share=0.0)) for _ in range(6)]) if masked else None
 
+    states = np.random.default_rng(0).normal(size=(6, settings.memory)).astype(np.float32)
+
     def acted(rows: slice, seed: int, explore: bool) -> tuple[Any, dict[str, Any]]:
         behaviour = config.behaviour(*spaces)
         _expect(isinstance(behaviour, Behaviour), "a behaviour has begin, load and act", "write all three methods")
         behaviour.begin(seed)
         behaviour.load(algorithm.weights()[0], header)
         some = map_nest(lambda array: array[rows], observations)
-        return behaviour.act(some, None if masks is None else masks[rows], explore)
+        return _answer(behaviour, some, None if masks is None else masks[rows], explore, states[rows])
 
     actions, extras = acted(slice(None), 1, True)
     _expect(
@@ -317,7 +331,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
             f"actions are elements of the action space (got {action!r} for {action_space})",
             "return elements of the space, with its dtype",
         )
-    wanted = set(config.replay(*spaces, masked=masked).extra) - {"mask"}
+    wanted = set(settings.extra) - {"mask"}
     _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return exactly those")
     greedy = acted(slice(None), 1, False)[0]
     if all(
@@ -335,7 +349,39 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
         behaviour.load(algorithm.weights()[0], header)
         return behaviour
 
-    _check_stream(made, lambda behaviour: behaviour.act(observations, masks)[0])
+    _check_stream(made, lambda behaviour: _answer(behaviour, observations, masks, True, states)[0])
+
+
+def _answer(
+    behaviour: Behaviour, observations: Nest, masks: Any, explore: bool, states: npt.NDArray[np.float32]
+) -> tuple[Any, dict[str, Any]]:
+    """Ask a behaviour, with a memory if it has one, and check what it returns of it."""
+    size = states.shape[1]
+    _expect(
+        state_size_of(behaviour) == size,
+        f"the behaviour's state_size is the memory {size} that replay() asks for (got {state_size_of(behaviour)})",
+        "return one number from both",
+    )
+    if not isinstance(behaviour, Remembers) or not size:
+        return behaviour.act(observations, masks, explore)
+    given = states.copy()
+    actions, extra, new = behaviour.act_from(given, observations, masks, explore)
+    _expect(
+        getattr(new, "shape", None) == states.shape and new.dtype == np.float32,
+        f"act_from returns a new state, float32 {list(states.shape)}",
+        "return the actions, the extra fields and the state",
+    )
+    _expect(
+        equal_nests(given, states) and not np.shares_memory(new, given),
+        "act_from does not change the state that it is given",
+        "return the new state in a new array",
+    )
+    _expect(
+        equal_nests(extra.get("memory"), states),
+        "the field memory is the state that was given",
+        "return it in the extras",
+    )
+    return actions, extra
 
 
 def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None:

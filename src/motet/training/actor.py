@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour
+from motet.algorithm import Behaviour, state_size_of
 from motet.nest import Nest, assign, map_nest
 from motet.policy import EpisodeState
 from motet.runs.snapshot import Work
@@ -189,7 +189,8 @@ class PublishedPolicy:
         self._writers, self._header, self._masked = writers, tuple(header), masked
         self._sync_interval, self._max_lag, self._left, self._on_load = sync_interval, max_lag or None, left, on_load
         self._rows = PendingRows(tracks)
-        self._carried = EpisodeState(tracks, n_frames) if n_frames > 1 else None
+        state_size = state_size_of(behaviour)
+        self._carried = EpisodeState(tracks, n_frames, state_size) if n_frames > 1 or state_size else None
         self.turns = 0
         """Number of turns taken; ``sync_interval`` counts them."""
         self.closed = 0
@@ -256,14 +257,15 @@ class PublishedPolicy:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that its agents carry from round to round, as plain values and arrays."""
-        carried = None if self._carried is None else self._carried.get_state()["frames"]
-        return {**self._rows.get_state(), "frames": carried, "turns": self.turns}
+        carried = {"frames": None, "memory": None} if self._carried is None else self._carried.get_state()
+        kept = {"frames": carried["frames"], "memory": carried["memory"], "turns": self.turns}
+        return {**self._rows.get_state(), **kept}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
         self._rows.set_state(state)
         if self._carried is not None:  # an episode begins where no row is open
-            self._carried.set_state({"frames": state["frames"], "begins": ~np.asarray(state["open"])})
+            self._carried.set_state({**state, "begins": ~np.asarray(state["open"])})
         self.turns = state["turns"]
 
 

@@ -29,7 +29,7 @@ from motet.training.board import FINISHED, Board, Pulse, Times, no_times
 from motet.training.episodes import EpisodeRecord
 from motet.training.episodes import names as episode_names
 from motet.training.league import Draw, LeagueTable, Results
-from motet.training.learner import Learner, StackMember, restore
+from motet.training.learner import Learner, StackMember, restore, start
 from motet.training.opponents import Chooser, Frozen, Listener, Newest, Versus, anchor_of
 from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
@@ -341,8 +341,10 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
     if kept.published:
         _refresh_surely(kept, f"the vault of stack {stack}")
         version = restore(algorithm, members, kept, record)
-    elif record is not None:
-        record.limit([member.reader for member in members])
+    else:
+        start(algorithm, [roster.policies[policy].start for policy in policies])
+        if record is not None:
+            record.limit([member.reader for member in members])
     return Learner(
         algorithm,
         members,

@@ -35,7 +35,6 @@ def check_in_periods(run: Run) -> None:
     """Raise if a reproducible run is asked for something that it cannot do reproducibly."""
     settings = run.settings
     asked = {
-        "resuming": run.resume_from is not None,
         "keep_replay": settings.keep_replay,
         "engine='ray'": settings.engine == "ray",
         "self_play": settings.self_play,

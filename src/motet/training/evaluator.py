@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Behaviour, make_behaviour
+from motet.algorithm import Behaviour, make_behaviour, state_size_of
 from motet.policy import PLAYER, EpisodeState
 from motet.publication import GivenVersion, Subscriber
 from motet.runs.checkpoint import Checkpoint
@@ -69,7 +69,10 @@ def play_greedily(
     agent; 1 by default. ``alive`` is called at every turn.
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
-    carried = [EpisodeState(worlds.size, n) for n in n_frames or [1] * len(behaviours)]
+    carried = [
+        EpisodeState(worlds.size, n, 0 if behaviour is None else state_size_of(behaviour))
+        for behaviour, n in zip(behaviours, n_frames or [1] * len(behaviours), strict=True)
+    ]
     worlds.measured.clear()
     worlds.reset(range(worlds.size), seeds)
     while playing.any():

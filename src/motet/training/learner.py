@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from motet.algorithm import Algorithm, Batch, LearnsInPhases, ReaderSettings, Sizes, Update
+from motet.algorithm import Algorithm, Batch, LearnsInPhases, ReaderSettings, Sizes, StartsFromRow, Update
 from motet.errors import NotReadyError
 from motet.runs.snapshot import Work
 from motet.schedule import Schedule, value_at
@@ -168,6 +168,19 @@ def restore(
         for policy, values in zip(policies, vault["priorities"], strict=True):
             policy.reader.load_priorities(np.ascontiguousarray(values))
     return int(vault.version)
+
+
+def start(algorithm: Algorithm, rows: Sequence[npt.NDArray[np.float32] | None]) -> None:
+    """Let the policies of a stack start from rows of other runs; None: from their own initial rows."""
+    for i, row in enumerate(rows):
+        if row is None:
+            continue
+        if isinstance(algorithm, StartsFromRow):
+            algorithm.start_from(i, row)
+        else:
+            algorithm.save()
+            algorithm.state[i] = row
+            algorithm.load()
 
 
 class Learner:

@@ -23,12 +23,13 @@ from motet.algorithm import (
     continue_global_streams,
     continue_stream,
     global_streams_of,
+    state_size_of,
     stream_of,
 )
 from motet.errors import SettingError
 from motet.masks import mask_form
 from motet.nest import Nest, assign, map_nest, stack_nests
-from motet.policy import BehaviourPolicy, Policy, asker
+from motet.policy import BehaviourPolicy, EpisodeState, Policy, asker
 from motet.streams import MADE, Streams, StreamUser, made_alike
 from motet.system.portable import Portable
 from motet.training.anchors import RunAnchor, is_run, run_anchor
@@ -40,6 +41,7 @@ __all__ = [
     "Chooser",
     "EarlierRun",
     "Frozen",
+    "Learned",
     "Listener",
     "Newest",
     "Opponent",
@@ -200,20 +202,47 @@ class Scripted:
             self._streams[_ALL].set_state(state)
 
 
-class EarlierRun:
-    """An anchor that plays the policy of an earlier run, in all worlds at once."""
-
-    remembers = False
+class Learned:
+    """An opponent that has learned. It acts without exploration, and may draw from a random stream."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
+        self._carried: EpisodeState | None = None
+
+    def join(self, worlds: int) -> None:
+        """Prepare to play in any of these worlds."""
+        if state_size := state_size_of(self.behaviour):
+            self._carried = EpisodeState(worlds, state_size=state_size)
 
     def begin(self, world: int, seed: int) -> None:
         """Start a game in a world."""
+        self.forget(world)
+
+    def forget(self, world: int) -> None:
+        """Clear the memory of a world, because an episode begins in it."""
+        if self._carried is not None:
+            self._carried.begin(world)
 
     def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
-        """Return the actions in the worlds ``at``, without exploration."""
-        return self.behaviour.act(observations, masks, explore=False)[0]
+        """Return the actions in the worlds ``at``."""
+        if self._carried is None:
+            return self.behaviour.act(observations, masks, explore=False)[0]
+        return self._carried.ask(self.behaviour, at, observations, masks, explore=False)[0]
+
+    def memory(self) -> Any:
+        """Return the memory in all worlds; None without one."""
+        return None if self._carried is None else self._carried.get_state()
+
+    def remember(self, memory: Any) -> None:
+        """Continue from what :meth:`memory` returned."""
+        if self._carried is not None and memory is not None:
+            self._carried.set_state(memory)
+
+
+class EarlierRun(Learned):
+    """An anchor that plays the policy of an earlier run, in all worlds at once."""
+
+    remembers = False
 
 
 def anchor_of(make: Callable[[], Policy], action_space: Space | None = None) -> Scripted | EarlierRun:
@@ -225,38 +254,30 @@ def anchor_of(make: Callable[[], Policy], action_space: Space | None = None) -> 
     return Scripted(make, action_space)
 
 
-class Frozen:
+class Frozen(Learned):
     """An opponent that plays a snapshot of the player."""
 
     def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        self.behaviour, self.weights = behaviour, weights
+        super().__init__(behaviour)
+        self.weights = weights
         behaviour.load(weights, header)
 
-    def begin(self, world: int, seed: int) -> None:
-        """Start a game in a world."""
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
-        """Return the actions in the worlds ``at``, without exploration."""
-        return self.behaviour.act(observations, masks, explore=False)[0]
-
-
-class Newest:
+class Newest(Learned):
     """An opponent that plays the player as it is now. It loads the newest version when a game begins."""
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
-        self.behaviour, self._subscriber, self._header = behaviour, subscriber, header
+        super().__init__(behaviour)
+        self._subscriber, self._header = subscriber, header
         self._kept: Any = None  # the version from a checkpoint, until a newer one is loaded
 
     def begin(self, world: int, seed: int) -> None:
         """Start a game in a world."""
+        super().begin(world, seed)
         reader = self._subscriber
         if reader.refresh() if reader.version else reader.take(timeout_s=60.0):
             self.behaviour.load(reader.weights, {name: reader[name] for name in self._header})
             self._kept = None
-
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
-        """Return the actions in the worlds ``at``, without exploration."""
-        return self.behaviour.act(observations, masks, explore=False)[0]
 
     def get_state(self) -> Any:
         """Return the version that plays now."""
@@ -270,10 +291,6 @@ class Newest:
         if state is not None:
             self._kept = weights, header = state
             self.behaviour.load(weights, {name: value[()] for name, value in header.items()})
-
-
-Learned = Frozen | Newest | EarlierRun
-"""Opponents that have learned, and may draw from a random stream."""
 
 
 class Versus:
@@ -365,6 +382,7 @@ class Versus:
         """Start the random stream of an opponent, with a seed that depends on the number of games so far."""
         opponent = self._known[number]
         if isinstance(opponent, Learned):
+            opponent.join(self.size)
             purpose = 1 if number >= NEWEST else 3  # parts of a seed are not negative, the numbers of anchors are
             opponent.behaviour.begin(self._seed_of(purpose, int(self._begun.sum()), abs(number)))
 
@@ -438,9 +456,11 @@ class Versus:
             opponent = self._known[int(self._met[world])]
             if isinstance(opponent, Scripted):
                 opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
+            elif isinstance(opponent, Learned):
+                opponent.forget(world)
 
     def get_state(self) -> Any:
-        """Return the worlds' states, sides, opponents, the weights of snapshots in use, and all random streams."""
+        """Return the worlds' states, sides, opponents, the weights of snapshots in use, random streams and memories."""
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
@@ -448,13 +468,16 @@ class Versus:
         drawn = {number: opponent.global_streams() if isinstance(opponent, Scripted)
                  else global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
                  if isinstance(opponent, Scripted | Learned)}  # fmt: skip
-        return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn
+        memories = {number: opponent.memory() for number, opponent in self._known.items()
+                    if isinstance(opponent, Learned)}  # fmt: skip
+        return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn, memories
 
     def set_state(self, state: Any) -> None:
         """Continue from what :meth:`get_state` returned."""
         inner, rows, frozen, newest, *rest = state
         streams: dict[int, Any] = rest[0] if rest else {}  # older checkpoints do not contain them
         drawn: dict[int, Any] = rest[1] if len(rest) > 1 else {}
+        memories: dict[int, Any] = rest[2] if len(rest) > 2 else {}
         self._worlds.set_state(inner)
         for row, kept in zip((self._begun, self._side, self._met, self._ahead, self.lanes), rows, strict=True):
             row[...] = kept
@@ -466,6 +489,7 @@ class Versus:
             if isinstance(opponent, Learned):
                 continue_stream(opponent.behaviour, streams.get(number))
                 continue_global_streams(opponent.behaviour, drawn.get(number))
+                opponent.remember(memories.get(number))
             elif isinstance(opponent, Scripted):
                 opponent.continue_global_streams(drawn.get(number))
 

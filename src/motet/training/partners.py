@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from motet.algorithm import continue_global_streams, continue_stream, global_streams_of, stream_of
+from motet.algorithm import continue_global_streams, continue_stream, global_streams_of, state_size_of, stream_of
 from motet.errors import PolicyFailure, SettingError
 from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player, world_settings
 from motet.masks import mask_form
@@ -171,7 +171,7 @@ class WholeBatch:
         seed = seed_for(0, PARTNER_SEED, fixed.agents[0])
         if self._behaviour is not None:
             self._behaviour.begin(seed)
-            self._carried = EpisodeState(worlds, policy.n_frames)
+            self._carried = EpisodeState(worlds, policy.n_frames, state_size_of(self._behaviour))
             return
         space = fixed.seats.action_spaces[0]
         self._ask, self._check = asker(policy.act_many, "masks"), action_checker(space)
@@ -227,7 +227,7 @@ class WholeBatch:
         """Do nothing: it has no processes."""
 
     def get_state(self) -> Any:
-        """Return the frames of a run, and its random streams or those of the policy."""
+        """Return the frames and the memory of a run, and its random streams or those of the policy."""
         if self._behaviour is None:
             return None if self._streams is None else self._streams.get_state()
         return self._carried.get_state(), stream_of(self._behaviour), global_streams_of(self._behaviour)

@@ -101,6 +101,11 @@ class Records:
         board = self._board
         return int(board.rounds.min()) == FINISHED and int(board.learned.phases.min()) >= int(board.periods.max())
 
+    @property
+    def evaluate_every(self) -> int:
+        """Steps between two evaluations; 0: there are none."""
+        return self._roster.evaluate_every
+
     def steps(self, policy: int, phase: int) -> int:
         """Return the steps of a policy since its replay began, as a phase sees them."""
         record = self.read(policy, phase)
@@ -111,7 +116,7 @@ class Records:
 
         It may only be asked while the phase is not published.
         """
-        every, before = self._roster.evaluate_every, self._steps_before
+        every, before = self.evaluate_every, self._steps_before
         if not every:
             return None
         steps = max(before[policy] + self.steps(policy, phase) for policy in range(len(before)))
@@ -209,6 +214,14 @@ class StackRecord:
         if prioritised:
             items["priorities"] = (policies, _size_of(spec)), "float32"
         return items
+
+    def at_start(self, steps: int) -> dict[str, npt.NDArray[Any]]:
+        """Return its part of a vault's header for a run that is resumed after this many steps, without rows."""
+        every = self._records.evaluate_every
+        found = {**self.saved(), "evaluations": np.array([steps // every if every else 0, 0], np.int64)}
+        if self.priorities:
+            found["priorities"] = np.zeros((len(self._policies), self.priorities), np.float32)
+        return found
 
     def turn_to(self, phase: int, readers: Sequence[PhaseReader]) -> None:
         """Let the readers look at the record of a phase. Every actor must have ended its period."""

@@ -445,6 +445,8 @@ def fill(
         for p in stack:
             shared.versions_before[p] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
+        record = shared.stack_record(k)
+        most = max(int(arrays["steps"]) for arrays in checkpoint.agents.values())
         shared.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
             version=newest if version is None else version,
@@ -453,6 +455,7 @@ def fill(
             reader=readers,
             steps=[int(arrays["steps"]) for arrays in held],
             stage=stages,
+            **({} if record is None else record.at_start(most)),
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
         shared.board.learned.waived[list(stack)] = stages[:, 2]

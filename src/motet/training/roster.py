@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from motet.algorithm import AlgorithmConfig, ReaderSettings, Sizes
 from motet.algorithms.catalogue import algorithm_config
@@ -34,6 +35,7 @@ from motet.training.actor import MaxLag
 from motet.training.opponents import SelfPlay
 from motet.training.partners import FixedPolicy, fixed_policies
 from motet.training.settings import AgentSettings, Settings
+from motet.training.start import start_row
 from motet.world import World, as_world
 from motet.world.masks import masked_agents
 from motet.world.winning import WinRule
@@ -91,6 +93,8 @@ class LearnedPolicy:
     """Updates between two published versions."""
     partitions: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
     """The partitions of its replay, with the share of a batch that comes from each."""
+    start: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """The row of a learner from which it starts; None: a fresh one."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """The settings that were given for it alone (:class:`AgentSettings`)."""
     lanes_per_world: int = 1
@@ -229,13 +233,16 @@ def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any
 
     Such a world takes a factory of the given one as ``model``.
     """
-    path = None if isinstance(algorithm, Mapping) else getattr(algorithm_config(algorithm), "plays_in", None)
+    if isinstance(algorithm, Mapping):
+        return factory
+    path = getattr(algorithm_config(AgentSettings.of(algorithm).algorithm), "plays_in", None)
     if path is None:
         return factory
     wrapper, inner = import_named(path, "plays_in", []), factory
     while isinstance(inner, functools.partial):
         inner = inner.func
-    return factory if inner is wrapper else functools.partial(wrapper, model=factory)
+    fits = inner is wrapper or (isinstance(inner, type) and issubclass(inner, wrapper))
+    return factory if fits else functools.partial(wrapper, model=factory)
 
 
 def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings, room: int | None) -> Roster:
@@ -346,6 +353,7 @@ def _policy(
     try:
         replay = config.replay(*spaces, masked=masked)
         sizes = Sizes(*map(operator.index, config.sizes(*spaces)))  # accepts numpy integers too
+        start = start_row(own["start_from"], name, config, sizes, *spaces) if "start_from" in own else None
     except SettingError as error:
         raise SettingError(f"{name} with {type(config).__name__}: {error}") from error
     return LearnedPolicy(
@@ -359,6 +367,7 @@ def _policy(
         device=own.get("device", settings.device) or ("cuda" if settings.cluster.learner_gpus else "cpu"),
         slots=1 if own.get("publish", settings.publish) == "snapshot" else 2,
         publish_every=own.get("publish_every", settings.publish_every),
+        start=start,
         own=own,
     )
 

@@ -41,6 +41,7 @@ from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
 from motet.training.settings import AgentSettings, Settings
 from motet.training.shared import SharedMemory
+from motet.training.start import started
 from motet.world.spaces import flattened_picture
 from motet.worlds.catalogue import world_factory, world_name
 
@@ -59,6 +60,10 @@ Algorithms = (
 algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
+_RESUMED = (
+    "the run continues with new episodes and an empty replay: its result is a function of the checkpoint and the seed, "
+    "but not that of an uninterrupted run"
+)
 _MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
 
 
@@ -251,6 +256,7 @@ def _resume(
             chosen = restored(rebuild_agents(config["agents"], trust=trust), directory.path, trust)
             own = config.get("own_settings", {})
             chosen = {name: AgentSettings(one, **own[name]) if name in own else one for name, one in chosen.items()}
+        chosen = started(chosen)
         for name, now in versions().items():
             if (before := config.get("versions", {}).get(name)) != now:
                 callbacks.message(
@@ -418,6 +424,8 @@ def _play(run: Run) -> Result:
         run.message(words)
     if run.resume_from is not None:
         _warn_of_lost_rows(run, run.resume_from)
+        if run.roster.pace.period:
+            run.message(_RESUMED)
     else:
         _warn_of_flattened_pictures(run)
     if run.settings.engine == "ray":

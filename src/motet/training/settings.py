@@ -223,6 +223,9 @@ class AgentSettings:
     """Number of updates between two published versions of its policy. None: as the run says."""
     device: str | None = None
     """Where its policy is learned. None: as the run says."""
+    start_from: str | None = None
+    """A run or checkpoint from whose weights it starts: those of the agent of the same name, or of its only agent.
+    ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -240,5 +243,5 @@ class AgentSettings:
         return {name: value for name, value in values.items() if value is not None}
 
 
-OWN = ("publish", "publish_every", "device")
+OWN = ("publish", "publish_every", "device", "start_from")
 """The fields of :class:`AgentSettings` that an agent may set for itself."""

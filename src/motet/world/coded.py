@@ -66,7 +66,8 @@ class CodedModel:
     Args:
         model: the model, or a factory of one.
         humans: the humans' policies: a function ``(state, human, goal) -> probabilities``, or an object with such a
-            method ``policy``, for example a solution of a plan. None: the model's ``towards``.
+            method ``policy``, for example a solution of a plan. None: the model's ``towards``; ``uniform``: all
+            actions are equally likely.
         goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
@@ -102,7 +103,7 @@ class CodedModel:
             raise SettingError(
                 f"human_agents and robot_agents must be non-empty and disjoint, got {self.humans} and {self.robots}"
             )
-        self._policy = _human_policy(self.model, humans)
+        self._policy = self._uniform if humans == "uniform" else _human_policy(self.model, humans)
         self.first = self.model.get_state()
         self._dtype = np.dtype(getattr(self.model, "code_dtype", "int16"))
         self.size = len(leaves(self.first, self.first))
@@ -225,6 +226,10 @@ class CodedModel:
                 f"{brief(given.tolist())} (state {state!r}, goal {getattr(goal, 'name', goal)})"
             )
         shares: NDArray[np.float64] = given / given.sum()
+        return shares
+
+    def _uniform(self, state: Any, human: int, goal: Any) -> NDArray[np.float64]:
+        shares: NDArray[np.float64] = np.full(self.actions[human], 1 / self.actions[human])
         return shares
 
     def priors(self, policies: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

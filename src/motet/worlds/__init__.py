@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from motet.worlds.gymnasium import from_gymnasium
     from motet.worlds.hockey import Hockey
     from motet.worlds.matrix import MatrixGame
-    from motet.worlds.mind import OneMind
+    from motet.worlds.mind import OneMind, UniformHumans
     from motet.worlds.rooms import Rooms
     from motet.worlds.small_hunt import SmallHunt
     from motet.worlds.treasure_hunt import TreasureHunt
@@ -31,6 +31,7 @@ __all__ = [
     "Rooms",
     "SmallHunt",
     "TreasureHunt",
+    "UniformHumans",
     "from_gymnasium",
 ]
 
@@ -45,6 +46,7 @@ __getattr__, __dir__ = lazily(
         "Rooms": "motet.worlds.rooms",
         "SmallHunt": "motet.worlds.small_hunt",
         "TreasureHunt": "motet.worlds.treasure_hunt",
+        "UniformHumans": "motet.worlds.mind",
         "from_gymnasium": "motet.worlds.gymnasium",
     },
 )

@@ -17,7 +17,7 @@ from motet.worlds.contract import real
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["OneMind"]
+__all__ = ["OneMind", "UniformHumans"]
 
 
 class OneMind(World):
@@ -128,3 +128,20 @@ class OneMind(World):
     def close(self) -> None:
         """Close the model, if it can be closed."""
         self._world.close()
+
+
+class UniformHumans(OneMind):
+    """The robots of a model as one agent, beside humans who act at random, to learn policies of the humans.
+
+    It is the world that is made for the algorithm ``attain``. The arguments are those of :class:`OneMind`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        goals: Any = None,
+        turns: int | None = None,
+        human_agents: Sequence[int] | None = None,
+        robot_agents: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(model, "uniform", goals, 0.0, turns, human_agents, robot_agents)

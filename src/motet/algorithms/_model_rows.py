@@ -1,0 +1,143 @@
+"""Rows that hold what might have happened: the successors of all robot actions, under profiles of human actions.
+
+The acting halves of ``empower`` and ``attain`` ask the model for them, and remember the answers. This module does not
+import torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from motet.algorithm import Field
+from motet.errors import SettingError
+from motet.world.coded import Bounded, CodedModel, Facts
+
+__all__ = ["AsksModel", "ModelQueries", "RowLayout"]
+
+_MOST_PROFILES = 32
+
+
+class AsksModel(Protocol):
+    """Settings of an algorithm whose rows hold transitions of the model."""
+
+    @property
+    def profiles(self) -> Literal["drawn", "all"]:
+        """Profiles of human actions in a row: one that is drawn, or all of them."""
+        ...
+
+    @property
+    def successors(self) -> int:
+        """Largest number of successors of a joint action."""
+        ...
+
+    @property
+    def cache(self) -> int:
+        """Number of queries of the model whose answers an actor remembers."""
+        ...
+
+
+class RowLayout(NamedTuple):
+    """Sizes of the fields of a row.
+
+    The distinct successors of a profile are numbered from 0; the lists of each robot action name them by number.
+    """
+
+    profiles: int
+    robot_actions: int
+    listed: int
+    """Length of the list of an action."""
+    distinct: int
+    """Largest number of distinct successors of a profile."""
+    size: int
+    """Numbers in the code of a state."""
+    dtype: str
+    goals: int
+    hold_bytes: int
+
+    @classmethod
+    def of(cls, config: AsksModel, coded: CodedModel) -> RowLayout:
+        """Return the layout for a model; raise if the model cannot be learned with these settings."""
+        profiles = math.prod(coded.actions[human] for human in coded.humans)
+        if config.profiles == "all" and profiles > _MOST_PROFILES:
+            raise SettingError(
+                f"profiles must be 'drawn' where the humans have more than {_MOST_PROFILES} profiles of actions, got "
+                f"'all' with {profiles}"
+            )
+        if coded.lasting:
+            raise SettingError("the model must have transitions of duration 1, got one with transition_durations")
+        distinct = config.successors * coded.robot_actions
+        if distinct > 255:
+            raise SettingError(
+                f"successors must be at most {255 // coded.robot_actions} with {coded.robot_actions} robot actions, "
+                f"got {config.successors}"
+            )
+        return cls(
+            profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
+            coded.space.dtype.name, len(coded.weights), coded.hold_bytes,
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, Field]:
+        """Return the fields that hold the transitions."""
+        p, r, s, k = self.profiles, self.robot_actions, self.listed, self.distinct
+        return {
+            "successor": Field((p, k, self.size), self.dtype),  # the code of each distinct successor
+            "count": Field((p,), "uint8"),  # their number
+            "ended": Field((p, k), "bool"),  # whether they are terminal
+            "holds": Field((p, k, self.hold_bytes), "uint8"),  # which goals hold in them
+            "number": Field((p, r, s), "uint8"),  # the successors of each robot action, by number
+            "probability": Field((p, r, s), "float32"),
+        }
+
+
+class ModelQueries:
+    """Questions to the model, whose answers are remembered by state and profile, up to a bound.
+
+    Args:
+        config: the settings.
+        coded: the model.
+        layout: sizes of the answers.
+    """
+
+    def __init__(self, config: AsksModel, coded: CodedModel, layout: RowLayout) -> None:
+        self.coded, self.layout = coded, layout
+        self.profiles = list(product(*(range(coded.actions[human]) for human in coded.humans)))
+        """All profiles of the humans' actions."""
+        self.answers, self.facts = Bounded(config.cache), Bounded(config.cache)
+
+    @property
+    def known(self) -> float:
+        """Share of the questions so far that were answered from memory."""
+        return self.answers.found / max(self.answers.asked, 1)
+
+    def ask(self, key: bytes, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        """Return the successors of all robot actions under a profile. ``key``: the state's code as bytes."""
+        answer: dict[str, npt.NDArray[Any]] = self.answers.made(
+            (key, tuple(profile)), lambda: self._query(state, profile)
+        )
+        return answer
+
+    def _query(self, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        coded, layout = self.coded, self.layout
+        numbers: dict[Any, int] = {}
+        number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
+        probability = np.zeros((layout.robot_actions, layout.listed), np.float32)
+        for action in range(layout.robot_actions):
+            found = coded.outcomes(state, coded.joint(profile, action), layout.listed)
+            for i, (p, successor) in enumerate(found):
+                number[action, i] = numbers.setdefault(successor, len(numbers))
+                probability[action, i] = p
+        facts: list[Facts] = [self.facts.made(one, lambda: coded.facts(one)) for one in numbers]  # noqa: B023
+        code = np.zeros((layout.distinct, layout.size), layout.dtype)
+        ended = np.zeros(layout.distinct, np.bool_)
+        holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)
+        for i, one in enumerate(facts):
+            code[i], ended[i], holds[i] = one
+        count = np.array(len(facts), np.uint8)
+        return {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
+                "probability": probability}  # fmt: skip

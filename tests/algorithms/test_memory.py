@@ -1,0 +1,286 @@
+"""Recurrent networks against torch's, and PPO with a memory: what rows hold, and how sequences are computed again."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from support import foreign_networks as foreign
+
+from motet.algorithm import ReaderSettings, stacked_batch
+from motet.algorithms import PPOConfig
+from motet.algorithms._blocks import DensePlan
+from motet.algorithms._plans import chained
+from motet.algorithms._recurrent_network import NativeRecurrent, TorchRecurrent
+from motet.algorithms._recurrent_plan import RecurrentPlan
+from motet.arrays import Field
+from motet.errors import NotReadyError, SettingError
+from motet.policies.entries import greedy_policy
+from motet.testing import check_algorithm
+from motet.training.run import train
+from motet.training.settings import Settings
+from motet.worlds import MatrixGame, TreasureHunt
+
+VECTOR, N, BOX = Box(-1, 1, (5,)), Discrete(3), Box(-2, 2, (2,))
+SMALL: dict[str, Any] = {
+    "memory_size": 8, "hidden": (8,), "batch_size": 2, "length": 6, "sequence_length": 3, "minibatches": 2, "epochs": 2
+}  # fmt: skip
+CELLS = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}
+KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
+
+
+def cell_of(plan: RecurrentPlan, row: torch.Tensor) -> Any:
+    """torch's cell with the weights of a row."""
+    cell = CELLS[plan.kind](plan.inputs, plan.outputs)
+    for weight, part, shape in zip(cell.parameters(), plan.parts, plan.shapes, strict=True):
+        weight.data = row[part].view(shape).clone()
+    return cell
+
+
+def stepped(plan: RecurrentPlan, cell: Any, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """The state after a row, by torch's cell."""
+    n = plan.outputs
+    if plan.kind == "gru":
+        new: torch.Tensor = cell(x, state)
+        return new
+    return torch.cat(cell(x, (state[:, :n], state[:, n:])), 1)
+
+
+def sequences(plan: Any, agents: int = 2, n: int = 3, length: int = 7) -> Any:
+    """Rows, stored states and borders of sequences, and weights of each agent."""
+    torch.manual_seed(0)
+    rows = torch.randn(agents, plan.size) * 0.5
+    x = torch.randn(agents, n * length, plan.inputs)
+    memory = torch.randn(agents, n, length, plan.state_size)
+    begin = torch.rand(agents, n, length) < 0.3
+    begin[:, :, 0] = True
+    return rows, x, memory, begin
+
+
+@KINDS
+@pytest.mark.parametrize("network_of", [NativeRecurrent, TorchRecurrent])
+@pytest.mark.parametrize("learn_from", [0, 3])
+def test_sequences_are_torchs_cells_one_after_the_other(kind, network_of, learn_from):
+    """Outputs and gradients of weights and inputs, with borders and rows that only prepare the state."""
+    plan = RecurrentPlan(kind, 5, 4)
+    rows, x, memory, begin = sequences(plan)
+    grad, pull = torch.full_like(rows, torch.nan), torch.randn(2, 21, 4)
+    network = network_of(plan, rows, grad, inputs=True)
+    done = network.unroll(x, memory, begin, learn_from)
+    back = network.backward(done, pull.clone()).clone()
+    np.testing.assert_array_equal(network.unroll(x, memory, begin, None).out, done.out)
+    for agent in range(2):
+        cell, seen, outs, state = cell_of(plan, rows[agent]), x[agent].view(3, 7, 5).clone().requires_grad_(), [], None
+        for t in range(7):
+            stored = memory[agent, :, t]
+            state = stored if state is None else torch.where(begin[agent, :, t, None], stored, state)
+            state = stepped(plan, cell, seen[:, t], state.detach() if t == learn_from else state)
+            outs.append(state[:, :4])
+        out = torch.stack(outs, 1)
+        torch.testing.assert_close(done.out[agent].view(3, 7, 4), out, rtol=1e-4, atol=1e-5)
+        (out * pull[agent].view(3, 7, 4))[:, learn_from:].sum().backward()
+        for weight, part, shape in zip(cell.parameters(), plan.parts, plan.shapes, strict=True):
+            torch.testing.assert_close(grad[agent, part].view(shape), weight.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(back[agent].view(3, 7, 5), seen.grad, rtol=1e-4, atol=1e-5)
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_a_step_of_an_actor_is_torchs_cell(kind, dtype):
+    plan = RecurrentPlan(kind, 5, 8)
+    row = np.zeros(plan.size, np.float32)
+    rng = np.random.default_rng(0)
+    plan.initialise(row, rng)
+    x, state = rng.integers(0, 255, (6, 5)).astype(dtype), rng.normal(size=(6, plan.state_size)).astype(np.float32)
+    acting = plan.acting(scale=1 / 255)
+    acting.load(row)
+    out, new = acting.step(x, state)
+    cell = cell_of(plan, torch.from_numpy(row))
+    with torch.no_grad():
+        expected = stepped(plan, cell, torch.from_numpy(x.astype(np.float32) / 255), torch.from_numpy(state))
+    np.testing.assert_allclose(new, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(out, new[:, :8])
+
+
+@KINDS
+def test_a_chain_of_layers_with_and_without_memory_unrolls_as_it_steps(kind):
+    """Each part takes its columns of the state."""
+    plan = chained(
+        chained(DensePlan((5, 6)), RecurrentPlan(kind, 6, 4)), chained(RecurrentPlan("gru", 4, 3), DensePlan((3, 2)))
+    )
+    rows, x, memory, begin = sequences(plan, agents=1)
+    out = plan.bind(rows).unroll(x, memory, begin, None).out.view(3, 7, 2).numpy()
+    acting, state = plan.acting(), memory[0, :, 0].numpy()
+    acting.load(rows[0].numpy())
+    for t in range(7):
+        state = np.where(begin[0, :, t, None], memory[0, :, t], state)
+        found, state = acting.step(x.view(3, 7, 5)[:, t].contiguous().numpy(), state)
+        np.testing.assert_allclose(found, out[:, t], rtol=1e-4, atol=1e-5)
+
+
+# ---- PPO
+
+
+@pytest.mark.parametrize(
+    ("config", "observations", "actions"),
+    [
+        (PPOConfig(memory="gru", **SMALL), VECTOR, N),
+        (PPOConfig(memory="lstm", normalise=True, **SMALL), VECTOR, BOX),
+        (PPOConfig(memory="gru", **{**SMALL, "sequence_length": 99, "minibatches": 1}), Dict(a=VECTOR, b=N), N),
+        (PPOConfig(memory="lstm", encoder=foreign.mlp_features, **SMALL), VECTOR, N),
+        (PPOConfig(memory="gru", **SMALL), Box(0, 255, (14, 12, 3), np.uint8), N),
+    ],
+)  # fmt: skip
+def test_ppo_with_a_memory_keeps_the_contract_of_algorithms(config, observations, actions):
+    check_algorithm(config, observations, actions, masked=actions is N)
+
+
+@dataclass(frozen=True)
+class Kept(PPOConfig):
+    """PPO that keeps the batches it gets, in this process."""
+
+    batches: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def build(self, *given: Any, **more: Any) -> Any:
+        ppo = super().build(*given, **more)
+        update = ppo.update
+
+        def keeping(batch: Any, steps: Any) -> Any:
+            self.batches.append((copy.deepcopy(batch).agent(0), ppo))
+            return update(batch, steps)
+
+        ppo.update = keeping
+        return ppo
+
+
+def batches_of(world: Any, config: Kept, **settings: Any) -> list[Any]:
+    train(world, config, Settings(engine="serial", **settings))
+    assert len(config.batches) > 5
+    return config.batches
+
+
+WORLDS = {
+    "in turn": partial(TreasureHunt, agents=2, turns=9),
+    "all at once": partial(MatrixGame, turns=13),
+    "arrays": "gym:CartPole-v1",
+}
+
+
+@KINDS
+@pytest.mark.parametrize("world", WORLDS)
+def test_states_computed_again_from_the_start_of_an_episode_are_those_that_were_stored(kind, world):
+    """While the weights stand still: in all rows, across fragments and the ends of episodes."""
+    config = Kept(memory=kind, learning_rate=0.0, **{**SMALL, "length": 12, "sequence_length": 4})
+    carried: dict[Any, Any] = {}  # by learner and lane: the state after the last row
+    checked = ends = 0
+    for batch, ppo in batches_of(WORLDS[world], config, steps=400, worlds_per_actor=2):
+        layout, encoder = ppo._layout, ppo._encoder
+        acting = layout.encoder.acting(encoder.scale)
+        acting.load(ppo.state[0, layout.encoder_part])
+        zero = np.zeros((1, layout.state_size), np.float32)
+        for i in range(2):
+            lane = id(ppo), int(batch.lane[i, 0])
+            assert (lane in carried) == (batch.row[i, 0] > 0)
+            state = carried.get(lane, zero)
+            for t in range(12):
+                if not batch.valid[i, t]:
+                    state, ends = zero, ends + 1
+                    continue
+                np.testing.assert_allclose(batch.extra["memory"][i, t], state[0], rtol=1e-4, atol=1e-5)
+                _, state = acting.step(encoder.rows(batch.observation[i, t : t + 1]), state)
+                checked += 1
+            carried[lane] = state
+    assert checked > 300 and ends > 10
+
+
+def test_a_minibatch_of_chunks_is_as_good_as_one_of_whole_fragments_while_the_weights_stand_still():
+    """Chunks begin from the stored states, which are then those that a whole fragment goes through."""
+    config = Kept(memory="gru", **{**SMALL, "length": 12, "sequence_length": 4, "learning_rate": 0.0})
+    batch, ppo = batches_of(WORLDS["arrays"], config, steps=400, worlds_per_actor=2)[3]
+    stacked = batch.map(lambda array: np.ascontiguousarray(array[None]))
+    ppo._prepare(rows := _fetched(ppo, stacked))
+    whole = ppo._see(rows, None).out[:, rows.positions]
+    torch.manual_seed(0)
+    for part in rows.shuffle(ppo._streams):
+        seen = ppo._see(part, None).out[0]
+        found = (part.x[0][:, None] == rows.x[:, rows.positions]).all(2).int().argmax(1)
+        torch.testing.assert_close(seen, whole[0, found], rtol=1e-4, atol=1e-5)
+
+
+def _fetched(ppo: Any, batch: Any) -> Any:
+    from motet.algorithms._ppo_learner import _Rows
+
+    rows = _Rows(batch, ppo._encoder, ppo._actions, ppo.config.minibatches, ppo.config._chunk, ppo._device)
+    rows.fetch()
+    return rows
+
+
+def test_values_do_not_look_across_the_end_of_an_episode():
+    """What was seen in the episode before changes nothing in the next one; what was seen in it, does."""
+    config = PPOConfig(memory="gru", **SMALL)
+    ppo = config.build(VECTOR, N, 1, [1])
+    batch = stacked_batch(VECTOR, N, config.replay(VECTOR, N), 1)
+    rng = np.random.default_rng(0)
+    batch.observation[:] = rng.normal(size=batch.observation.shape)
+    batch.extra["memory"][:] = rng.normal(size=batch.extra["memory"].shape)
+    batch.valid[0, 0, 2] = False  # the final row: row 3 is the first one of an episode
+
+    def seen() -> Any:
+        return ppo._see(_fetched(ppo, batch), None).out.view(2, 7, -1)[0].clone()
+
+    before = seen()
+    batch.observation[0, 0, 1] += 1
+    after = seen()
+    changed = (before != after).any(1).tolist()
+    assert changed == [False, True, True, False, False, False, False]
+    batch.extra["memory"][0, 0, 3] += 1
+    assert (after != seen()).any(1).tolist() == [False, False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"n_frames": 4}, "n_frames must be 1 with memory, got 4; if the world suggests it, set n_frames to 1"),
+        ({"sequence_length": 4}, "sequence_length must divide length 6, got 4"),
+        ({"minibatches": 3}, r"minibatches must divide the 4 sequences .* length 6 / sequence_length 3\), got 3"),
+        ({"memory": "rnn"}, "memory must be 'gru', 'lstm' or None, got 'rnn'"),
+    ],
+)
+def test_settings_that_contradict_a_memory_are_refused(wrong, error):
+    with pytest.raises(SettingError, match=error):
+        PPOConfig(**{"memory": "gru", **SMALL, **wrong})
+
+
+def test_memory_is_refused_beside_networks_that_see_the_observation():
+    with pytest.raises(SettingError, match="memory must be None with network or critic, got 'gru'"):
+        PPOConfig(memory="gru", network=foreign.mlp, **SMALL).sizes(VECTOR, N)
+
+
+def test_the_field_memory_is_reserved():
+    assert replace(ReaderSettings(4, memory=3), batch_size=5).extra == {"memory": Field((3,))}
+    with pytest.raises(SettingError, match="extra must not have a field named memory"):
+        ReaderSettings(4, extra={"memory": Field()})
+
+
+def test_a_behaviour_with_a_memory_cannot_act_without_it():
+    config = PPOConfig(memory="gru", **SMALL)
+    with pytest.raises(NotReadyError, match="call act_from with its state"):
+        config.behaviour(VECTOR, N).act(np.zeros((1, 5), np.float32))
+
+
+@KINDS
+def test_a_policy_remembers_from_step_to_step_and_forgets_at_a_reset(kind):
+    config = PPOConfig(memory=kind, **SMALL)
+    policy = greedy_policy(config, config.build(VECTOR, BOX, 1, [1]).weights()[0], VECTOR, BOX)
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+
+    def played() -> list[Any]:
+        policy.reset(0)
+        return [policy.act(x).tolist() for _ in range(3)]
+
+    first = played()
+    assert first[0] != first[1] != first[2] and played() == first
