@@ -60,6 +60,7 @@ LEARNING |= {
         "_convolution",
         "_device",
         "_flat",
+        "_greedy_module",
         "_likelihoods",
         "_networks",
         "_normaliser",

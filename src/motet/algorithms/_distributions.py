@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Field, Space
+from motet.algorithms._greedy import Bound, Choose
 from motet.errors import SettingError
 from motet.masks import is_discrete
 from motet.nest import Nest
@@ -38,6 +39,10 @@ class Actions(Protocol):
     """Number of entries of a flat action mask (see :mod:`motet.masks`)."""
     chosen: int
     """Number of values of an action in the form that the learner takes."""
+
+    def best(self) -> Choose | Bound:
+        """Return how the most probable action follows from the outputs."""
+        ...
 
     def prepare(self, own: npt.NDArray[np.float32]) -> Any:
         """Compute once per version what :meth:`draw` needs from the parameters outside the network."""
@@ -75,6 +80,10 @@ def actions_of(space: Space) -> Actions:
     )
 
 
+def _not_exported(kind: str) -> SettingError:
+    return SettingError(f"exported policies must act in Discrete, MultiDiscrete or Box spaces, got a {kind} space")
+
+
 class Choices:
     """One or several categorical distributions; the network's outputs are their concatenated logits."""
 
@@ -82,13 +91,17 @@ class Choices:
     fields: dict[str, Field] = {}  # noqa: RUF012
 
     def __init__(self, space: Space, counts: tuple[int, ...]) -> None:
+        self.counts, self.chosen = counts, len(counts)
         self.outputs = self.mask_size = sum(counts)
-        self.chosen = len(counts)
         ends = np.cumsum(counts).tolist()
         self.parts = [slice(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._shape, self._dtype = tuple(space.shape), np.dtype(space.dtype)
         start = np.asarray(getattr(space, "start", 0), np.int64)
         self.start = np.broadcast_to(start.ravel(), (len(counts),))
+
+    def best(self) -> Choose:
+        """Return how the most probable action follows from the outputs."""
+        return Choose(self.counts, tuple(map(int, self.start)), self._shape)
 
     def prepare(self, own: npt.NDArray[np.float32]) -> None:
         """Do nothing: this distribution has no parameters outside the network."""
@@ -135,6 +148,10 @@ class Bits:
         self.outputs = self.chosen = math.prod(self._shape)
         self.mask_size = 2 * self.outputs
 
+    def best(self) -> NoReturn:
+        """Raise an error: such policies cannot be exported yet."""
+        raise _not_exported("MultiBinary")
+
     def prepare(self, own: npt.NDArray[np.float32]) -> None:
         """Do nothing: this distribution has no parameters outside the network."""
 
@@ -178,6 +195,10 @@ class Gaussian:
             self._half = np.where(bounded, (high - low) / 2, 1.0)
             self._middle = np.where(bounded, (high + low) / 2, 0.0)
         self._low, self._high = (np.asarray(end).reshape(-1) for end in (space.low, space.high))
+
+    def best(self) -> Bound:
+        """Return how the most probable action follows from the outputs."""
+        return Bound(False, self._half, self._middle, self._low, self._high, self._shape)
 
     def prepare(self, own: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], float]:
         """Return the standard deviations and the log density at the mean."""
@@ -245,6 +266,10 @@ class Product:
             self.chosen += actions.chosen
             sizes |= {name: sizes.get(name, 0) + count for name, count in counts.items()}
         self.fields = {name: Field((size,)) for name, size in sizes.items()}
+
+    def best(self) -> NoReturn:
+        """Raise an error: such policies cannot be exported yet."""
+        raise _not_exported("Dict" if self._named else "Tuple")
 
     def prepare(self, own: npt.NDArray[np.float32]) -> dict[Any, Any]:
         """Return what the parts need, by key."""

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from motet import _native
+from motet import _native
 from motet.algorithms._blocks import orthogonal
 from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed, padded
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["Kind", "RecurrentPlan"]
 

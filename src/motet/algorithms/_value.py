@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from motet import _native
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Choose, Greedy, Layered
 from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
@@ -21,7 +22,7 @@ from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
 
-__all__ = ["ValueBehaviour", "ValueConfig", "n_actions"]
+__all__ = ["ValueBehaviour", "ValueConfig", "highest", "n_actions"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,17 @@ class ValueConfig:
             extra=extra, stages=self.stages,
         )  # fmt: skip
 
+    def _best(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]],
+        first: int = 0,
+    ) -> Greedy:
+        """Return the policy that takes the action of the highest value, of which the outputs from ``first`` tell."""
+        choice = highest(action_space, type(self).__name__.removesuffix("Config"), first)
+        return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
+
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
         epsilon = value_at(self.epsilon, step, self.stages, updates)
         return {"epsilon": epsilon, "learner_step": updates, "stage": self.stages.index(step, updates)}
@@ -103,6 +115,11 @@ class ValueConfig:
     def _rates(self, steps: Sequence[int], updates: Sequence[int]) -> list[float]:
         counts = zip(steps, updates, strict=True)
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
+
+
+def highest(space: Space, name: str, first: int = 0) -> Choose:
+    """Return the choice of the highest action value; ``first`` is the number of outputs before the values."""
+    return Choose((n_actions(space, name),), (int(getattr(space, "start", 0)),), (), first)
 
 
 def n_actions(space: Space, name: str) -> int:

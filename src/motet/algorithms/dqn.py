@@ -17,6 +17,7 @@ import numpy.typing as npt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
@@ -70,6 +71,11 @@ class DQNConfig(ValueConfig):
     def behaviour(self, observation_space: Space, action_space: Space) -> DQNBehaviour:
         """Make the acting half."""
         return DQNBehaviour(self, observation_space, action_space)
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        plan = self._plan(observation_space, action_space)
+        return self._best(observation_space, action_space, [(plan, weights[: plan.size])], self.dueling)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
         seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, "DQN") + self.dueling

@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
@@ -27,6 +28,8 @@ from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from motet.algorithms._iqn_learner import IQN
 
 __all__ = ["IQNBehaviour", "IQNConfig"]
@@ -79,6 +82,11 @@ class IQNConfig(ValueConfig):
     def behaviour(self, observation_space: Space, action_space: Space) -> IQNBehaviour:
         """Make the acting half."""
         return IQNBehaviour(self, observation_space, action_space)
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        plan = self._plan(observation_space, action_space)
+        return self._best(observation_space, action_space, [(_Mean(self, plan), weights[: plan.size])])
 
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
         seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, "IQN"), None
@@ -136,6 +144,43 @@ class IQNPlan:
         for plan, part in zip((self.trunk, self.embedding, self.head), self.parts, strict=True):
             if plan is not None:
                 plan.initialise(row[part], rng)
+
+
+class _Mean:
+    """The mean over fixed taus as layers that do not know taus: the first layer of the head computes them all."""
+
+    def __init__(self, config: IQNConfig, plan: IQNPlan) -> None:
+        self._config, self._plan = config, plan
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        from torch import nn
+
+        from motet.algorithms._greedy_module import OnRows, dense_layers
+        from motet.algorithms._module_plan import ModulePlan
+
+        plan = self._plan
+        trunk, embedding, head = (row[part] for part in plan.parts)
+        if plan.embedding is None or plan.head is None:
+            assert isinstance(plan.trunk, ModulePlan)
+            return [OnRows(plan.trunk, plan.trunk.module(trunk).eval(), self._config._fixed_taus().tolist())]
+        acting = plan.embedding.acting()
+        acting.load(embedding)
+        embedded = acting.forward(self._config._mean_cosines()).astype(np.float64)  # [taus, features]
+        given = [
+            (head[w:b].reshape(n_out, n_in).astype(np.float64), head[b : b + n_out])
+            for n_in, n_out, w, b in plan.head.layers
+        ]
+        (weight, bias), *rest = given
+        if not rest:  # the mean of linear functions is the function of the mean
+            return [*plan.trunk.layers_of(trunk), *dense_layers([(weight * embedded.mean(0), bias)], "relu", False)]
+        taus, width = len(embedded), len(weight)
+        wide = (weight * embedded[:, None]).reshape(taus * width, -1), np.tile(bias, taus)
+        last, last_bias = rest[-1]
+        mean = np.tile(last / taus, taus), last_bias
+        return [
+            *plan.trunk.layers_of(trunk), *dense_layers([wide], "relu", True), nn.Unflatten(1, (taus, width)),
+            *dense_layers(rest[:-1], "relu", True), nn.Flatten(), *dense_layers([mean], "relu", False),
+        ]  # fmt: skip
 
 
 class IQNBehaviour(ValueBehaviour):

@@ -39,6 +39,7 @@ from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_config, check_seeds
@@ -210,6 +211,14 @@ class PPOConfig(Freezing):
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
         """Make the acting half."""
         return PPOBehaviour(self, observation_space, action_space)
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        layout = PPOLayout.of(self, observation_space, action_space)
+        plan = chained(layout.encoder, layout.policy)
+        row = weights[layout.encoder_part.start : layout.policy_part.stop]
+        decision = actions_of(action_space).best()
+        return Greedy(Encoder(observation_space, self.n_frames), [(plan, row)], decision, layout.statistics, weights)
 
     def _dense(self, inputs: int, outputs: int, last_gain: float) -> NetworkPlan:
         gains = (math.sqrt(2), last_gain)

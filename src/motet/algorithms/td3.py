@@ -29,6 +29,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Bound, Greedy, Layered
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
@@ -167,6 +168,16 @@ class TD3Config(Freezing):
 
         return TD3(self, observation_space, action_space, seeds, Device(device))
 
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        layout = TD3Layout.of(self, observation_space, action_space)
+        seen: list[tuple[Layered, npt.NDArray[np.float32]]] = (
+            [] if layout.encoder is None else [(layout.encoder, weights[layout.encoder_part])]
+        )
+        networks = [*seen, (layout.policy, weights[layout.policy_part])]
+        decision = ActionScale(action_space).best(squash=True)
+        return Greedy(Encoder(observation_space, self.n_frames), networks, decision, layout.statistics, weights)
+
     def behaviour(self, observation_space: Space, action_space: Space) -> TD3Behaviour:
         """Make the acting half."""
         return TD3Behaviour(self, observation_space, action_space)
@@ -187,6 +198,10 @@ class ActionScale:
         wide = np.asarray(low, np.float64), np.asarray(high, np.float64)
         self.middle = ((wide[0] + wide[1]) / 2).astype(np.float32).reshape(-1)
         self.half = ((wide[1] - wide[0]) / 2).astype(np.float32).reshape(-1)
+
+    def best(self, squash: bool) -> Bound:
+        """Return how the greedy action follows from vectors, which ``squash`` brings to [-1, 1] by tanh."""
+        return Bound(squash, self.half, self.middle, self.low, self.high, self.shape)
 
     def actions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Return actions ``[B, *shape]`` for vectors ``[B, size]``."""
