@@ -456,7 +456,9 @@ def test_spaces_it_cannot_act_in_are_refused():
     ):
         config.replay(OBSERVATIONS, Box(0, 5, (2,), np.int64))
     for space, kind in ((MultiBinary(2), "MultiBinary"), (Dict(a=Discrete(2)), "Dict")):
-        with pytest.raises(SettingError, match=f"must act in Discrete, MultiDiscrete or Box spaces, got a {kind} space"):
+        with pytest.raises(
+            SettingError, match=f"must act in Discrete, MultiDiscrete or Box spaces, got a {kind} space"
+        ):
             actions_of(space).best()
     with pytest.raises(SettingError, match=r"masks are not valid with continuous actions \(got Box"):
         config.replay(OBSERVATIONS, Box(0, 5, (2,)), masked=True)

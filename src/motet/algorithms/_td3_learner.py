@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._batch_tensors import Tensors
 from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
 from motet.algorithms._normaliser import Normaliser
 from motet.algorithms._plans import LearnerNetwork, Pass
-from motet.algorithms._value_learner import Tensors
 from motet.algorithms.td3 import ActionScale, TD3Config, TD3Layout
 from motet.schedule import value_at
 

@@ -356,6 +356,10 @@ class Versus:
         """Indices of the worlds that raised an error and were replaced."""
         return self._worlds.broken
 
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._worlds.set_stage(stage)
+
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds. The player changes sides; after a block there is a new opponent."""
         for world, seed in zip(at, seeds, strict=True):
