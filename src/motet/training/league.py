@@ -118,7 +118,7 @@ class Results:
 
     def __init__(self, ring: npt.NDArray[np.uint64]) -> None:
         self._ring = ring
-        self._told = self.told(ring)
+        self._told = self.newest(ring)
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
         """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
@@ -140,10 +140,10 @@ class Results:
         places = ((words >> np.uint64(32)) - np.uint64(1)) % np.uint64(len(ring))
         newer = words > ring[places]
         ring[places[newer]] = words[newer]
-        return Results.told(ring)
+        return Results.newest(ring)
 
     @staticmethod
-    def told(ring: npt.NDArray[np.uint64]) -> int:
+    def newest(ring: npt.NDArray[np.uint64]) -> int:
         """Return the number of the newest result in a ring."""
         return int((ring >> np.uint64(32)).max())
 

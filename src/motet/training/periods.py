@@ -86,7 +86,7 @@ class Records:
                 words = replay.words(lane)
                 record[lane] = words.head, words.finals
         if self._league is not None:
-            self._results[period % _PARITIES, actor] = Results.told(self._league.results[actor])
+            self._results[period % _PARITIES, actor] = Results.newest(self._league.results[actor])
         self._board.acted.ring()  # an atomic operation: whoever sees the period counted sees its record too
         self._board.periods[actor] = period + 1
 
