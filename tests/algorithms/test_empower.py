@@ -224,6 +224,26 @@ def test_the_policy_belongs_to_the_version_that_was_loaded(corridor):
     assert np.ptp(behaviour.probabilities(codes, behaviour._beta)) > 0.01
 
 
+def test_actors_act_by_the_weights_and_beta_of_the_version_that_was_loaded(corridor):
+    """Neither the first weights nor the exponent of another moment: what was published is what acts."""
+    world, graph = corridor
+    config = replace(EXACT, beta=9.0)
+    learner = config.build(*spaces(world), agents=1, seeds=[1])
+    behaviour = config.behaviour(*spaces(world))
+    behaviour.begin(0)
+    codes = np.stack([world.coded.code(graph.states[0])] * 200)
+
+    def actions(best, beta):
+        learner._losses[:] = 0.0
+        learner._losses[..., best] = -5.0
+        behaviour.load(learner.weights()[0].copy(), {**learner.header(0, 0), "beta": beta})
+        return behaviour.act(codes)[0]
+
+    assert set(actions(3, 9.0)) == {3}
+    assert set(actions(1, 9.0)) == {1}
+    assert set(actions(1, 0.0)) == {0, 1, 2, 3, 4}
+
+
 def test_several_robots_are_one_mind():
     world = OneMind(Bushes("RH.R", horizon=2))
     coded = world.coded
@@ -502,6 +522,8 @@ class Bad(Bushes):
             return found
         if self.fault == "sum":
             return [(p * 0.9, after) for p, after in found]
+        if self.fault == "halves":
+            return [(p, (*after[:2], tuple(d / 2 for d in after[2]))) for p, after in found]
         if self.fault == "many":
             return [(1 / 6, (*found[0][1][:2], (i,) * 7)) for i in range(6)]
         return found
@@ -518,6 +540,10 @@ class Bad(Bushes):
     [
         ("sum", r"probabilities must be >= 0 with sum 1, got .*\(state \(1, .*, actions \[\d, \d, \d\]\)"),
         ("many", r"successors must be at most 4 for each action, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        (
+            "halves",
+            r"state .*0\.5.* must have whole numbers from 0 to 255.*\(after state \(1, .*, actions \[\d, \d, \d\]\)",
+        ),
         ("policy", r"the policy of human_0 must be 5 numbers >= 0 with sum 1, got .*\(state \(1, .*, goal 0,0\)"),
         ("no goals", "agent 1 must be objects with is_achieved"),
     ],

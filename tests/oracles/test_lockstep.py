@@ -22,6 +22,7 @@ from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 400}
 LOSS = {"min_rows": 64, "batch_size": 16, "capacity": 400}
+MEMORY = {"memory_size": 8, "sequence_length": 6, "burn_in": 2}
 ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
@@ -33,7 +34,9 @@ ALGORITHMS = {
     "own network": DQNConfig(network=mlp, **SMALL),
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "own loss": DiscreteSAC(**LOSS),
+    "dqn, memory": DQNConfig(**SMALL, **MEMORY, memory="gru", n_step=2),
     "iqn": IQNConfig(**SMALL),
+    "iqn, memory, prioritised": IQNConfig(**SMALL, **MEMORY, memory="lstm", prioritised=True),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
 }
 

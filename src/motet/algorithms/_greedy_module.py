@@ -44,10 +44,13 @@ class OnRows(nn.Module):
         super().__init__()
         self._plan: Any = plan
         self.own, self._direct = own, direct
+        self.state_size = plan.state_size
         self.register_buffer("_taus", torch.tensor(taus), persistent=False)
 
-    def forward(self, x: Tensor) -> Any:
-        """Return the outputs ``[B, n]``."""
+    def forward(self, x: Tensor, state: Tensor | None = None) -> Any:
+        """Return the outputs ``[B, n]``, and the new state if the network has a memory of its own."""
+        if self.state_size:
+            return self._plan.step(self.own, x, state)
         if self._direct:
             return self.own(x).reshape(x.shape[0], -1)
         taus = self.get_buffer("_taus")
@@ -150,8 +153,9 @@ def _numbers(leaf: dict[str, Any], part: Tensor) -> Tensor:
 
 
 def _state_size(layer: nn.Module) -> int:
-    size = layer.hidden_size if isinstance(layer, nn.RNNCellBase) else 0
-    return 2 * size if isinstance(layer, nn.LSTMCell) else size
+    if isinstance(layer, nn.RNNCellBase):
+        return layer.hidden_size * (2 if isinstance(layer, nn.LSTMCell) else 1)
+    return layer.state_size if isinstance(layer, OnRows) else 0
 
 
 def _stepped(layer: nn.Module, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,8 +163,11 @@ def _stepped(layer: nn.Module, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor
     if isinstance(layer, nn.LSTMCell):
         h, c = layer(x, (state[:, : layer.hidden_size], state[:, layer.hidden_size :]))
         return h, torch.cat([h, c], 1)
-    new = layer(x, state)
-    return new, new
+    if isinstance(layer, nn.GRUCell):
+        new = layer(x, state)
+        return new, new
+    out, new = layer(x, state)
+    return out, new
 
 
 # ---- plain layers
@@ -185,7 +192,7 @@ def dense_layers(
 def layers_of_module(plan: ModulePlan, module: nn.Module) -> list[nn.Module]:
     """Return a user's network as plain layers on rows, or in one piece if it has others."""
     shape = plan.encoder.shape
-    if plan.second or not shape:
+    if plan.second or plan.state_size or not shape:
         return [OnRows(plan, module)]
     try:
         found = list(_plain(module))

@@ -21,7 +21,7 @@ from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._greedy import Greedy
-from motet.algorithms._own import Seen, check_plan
+from motet.algorithms._own import Seen, check_plan, refuse_memory
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
@@ -83,6 +83,9 @@ class IQNConfig(ValueConfig):
         """Make the acting half."""
         return IQNBehaviour(self, observation_space, action_space)
 
+    def _state_size(self, observation_space: Space, action_space: Space) -> int:
+        return self._plan(observation_space, action_space).trunk.state_size
+
     def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
         """Return the greedy policy of published weights, for export."""
         plan = self._plan(observation_space, action_space)
@@ -91,11 +94,12 @@ class IQNConfig(ValueConfig):
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
         seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space), None
         if self.network is not None:
+            refuse_memory(self, "network")
             trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)
             if getattr(trunk, "second", ""):
                 return IQNPlan(trunk, None, None)
         else:
-            first = None if self.encoder is None else seen.encoder(self.encoder)
+            first = seen.remembered(self, None if self.encoder is None else seen.encoder(self.encoder))
             inputs = seen.size if first is None else first.outputs
             trunk = chained(first, DensePlan((inputs, *self.hidden), activate_last=True))
         embedding = DensePlan((self.cosines, trunk.outputs), activate_last=True)
@@ -190,6 +194,7 @@ class IQNBehaviour(ValueBehaviour):
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
         self._plan = plan = config._plan(observation_space, action_space)
         self._explores, self._stale = plan.trunk.explores, True
+        self.state_size = plan.trunk.state_size
         self._taus = config._fixed_taus().astype(np.float32)
         self._cosines = config._mean_cosines()
         # Without hidden layers in the head, the mean over taus equals a network of the trunk and one linear layer.
@@ -214,8 +219,18 @@ class IQNBehaviour(ValueBehaviour):
             whole: npt.NDArray[np.float32] = quantiles.mean(1)
             return whole
         states = self._trunk.forward(rows, seed)
-        if self._folded is not None:
-            return states
+        return states if self._folded is not None else self._means(states)
+
+    def _values_from(
+        self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        if self._stale:
+            self._prepare(self._weights)
+        states, new = self._trunk.step(rows, state, seed)
+        return self._means(states), new
+
+    def _means(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return action values, given the features of states."""
         mean: npt.NDArray[np.float32] = self._head.forward(states[:, None] * self._embedded).mean(1)
         return mean
 

@@ -211,7 +211,7 @@ def check_algorithm(
                 )
             if settings.prioritised:
                 _expect(
-                    update.priorities is not None and update.priorities.shape == shared[agents].reward.shape,
+                    update.priorities is not None and update.priorities.shape == shared[agents].row.shape,
                     "a prioritised algorithm returns priorities [agents, batch]",
                     "return the absolute TD errors",
                 )

@@ -398,6 +398,7 @@ class Actor:
         times: where it adds the time that policies take.
         share: number of episodes that each world plays; None: no limit.
         ended: where it counts the episodes that have ended, by world.
+        stage_of: the stage of a curriculum that worlds are told before a reset, given the policies; None: none.
     """
 
     def __init__(
@@ -409,9 +410,10 @@ class Actor:
         times: Times | None = None,
         share: Sequence[int] | None = None,
         ended: npt.NDArray[Any] | None = None,
+        stage_of: Callable[[Sequence[ActingPolicy]], str | None] = lambda policies: None,
     ) -> None:
         self.worlds, self.policies, self._seed_of = worlds, tuple(policies), seed_of
-        self._times = times or no_times()
+        self._times, self._stage_of = times or no_times(), stage_of
         self._policy_of = tuple(range(len(policies)) if policy_of is None else policy_of)
         self._number_of = [self._policy_of[:agent].count(policy) for agent, policy in enumerate(self._policy_of)]
         self._sizes = [self._policy_of.count(policy) for policy in range(len(policies))]
@@ -504,6 +506,8 @@ class Actor:
         for world in over:
             self.seeds[world] = self._seed_of(world, self.episodes[world])
             self.episodes[world] += 1
+        if (stage := self._stage_of(self.policies)) is not None:
+            self.worlds.set_stage(stage)
         self.worlds.reset(over, [self.seeds[world] for world in over])
         for world in over:
             self._playing[world] = world not in self.worlds.over  # otherwise there is no agent to act

@@ -35,7 +35,7 @@ from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
 from motet.training.periods import ActorPeriods, Records, StackRecord
 from motet.training.progress import ActorProgress
-from motet.training.roster import dealt
+from motet.training.roster import Roster, dealt
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 
@@ -96,10 +96,20 @@ def make_actor(
     one_thread()  # a behaviour may have loaded torch
     share = None if roster.episodes is None else dealt(roster.episodes, roster.actors, roster.worlds_per_actor)[index]
     seed_of = partial(seed_for, roster.seed, _WORLD, index, start)
-    actor = Actor(worlds, policies, seed_of, policy_of, times, share, shared.board.ended[index])
+    stage_of = partial(_stage_of, roster)
+    actor = Actor(worlds, policies, seed_of, policy_of, times, share, shared.board.ended[index], stage_of)
     if isinstance(worlds, PartneredWorlds):
         actor.finished = worlds.finished  # episodes of learners and partners, in one list
     return actor
+
+
+def _stage_of(roster: Roster, policies: Sequence[Any]) -> str | None:
+    """Return the stage that worlds are told: the least advanced one, by the versions that actors hold."""
+    if not roster.staged:
+        return None
+    stages = {policy: int(policies[policy].subscriber["stage"]) for policy in roster.staged}
+    last = min(stages, key=lambda policy: stages[policy])
+    return roster.policies[last].settings.stages.names[stages[last]]
 
 
 def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: Pulse | None) -> WorldBatch:

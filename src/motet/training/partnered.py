@@ -109,6 +109,10 @@ class PartneredWorlds:
         """Indices of the worlds that raised an error, or whose partner failed. The caller empties this list."""
         return self._worlds.broken
 
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._worlds.set_stage(stage)
+
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds. The partners' seeds are derived from the worlds' seeds."""
         self._worlds.reset(at, seeds)

@@ -114,6 +114,10 @@ class WorldBatch(Protocol):
         """
         ...
 
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        ...
+
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
         ...
@@ -217,6 +221,18 @@ class LoopedWorlds:
             [] for _ in range(self.size)
         ]  # (agent, its row in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
+        self._stage: str | None = None
+        self._stages: list[str | None] = [None] * self.size  # of the present episodes
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._stage = stage
+
+    def _tell(self, w: int, stage: str | None) -> None:
+        """Tell a world its stage."""
+        self._stages[w] = stage
+        if stage is not None:
+            getattr(self._worlds[w], "set_stage", _nothing)(stage)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -224,6 +240,7 @@ class LoopedWorlds:
         for w, seed in zip(at, seeds, strict=True):
             world = self._worlds[w]
             self._streams[w].begin(seed)
+            self._tell(w, self._stage)
             world.reset(seed)
             if self._alive is not None:
                 self._alive()
@@ -334,16 +351,22 @@ class LoopedWorlds:
     def get_state(self) -> Any:
         """Return the states of all worlds and of their random streams."""
         streams = [self.user.get_state(), *(streams.get_state() for streams in self._streams)]
-        return [world.get_state() for world in self._worlds], list(self.over), streams
+        return [world.get_state() for world in self._worlds], list(self.over), streams, list(self._stages)
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         states, over, *rest = state
+        for w, stage in enumerate(rest[1] if len(rest) > 1 else []):  # older checkpoints do not contain stages
+            self._tell(w, stage)
         for world, kept in zip(self._worlds, states, strict=True):
             world.set_state(kept)
         self.over = list(over)
         if rest:  # older checkpoints do not contain streams
             _continue_streams(self.user, self._streams, rest[0])
+
+
+def _nothing(stage: str) -> None:
+    """Worlds that do not inherit from World need not know of stages."""
 
 
 def _metrics_of(world: Any) -> Mapping[str, Any]:
@@ -396,6 +419,11 @@ class VectorWorlds:
         self._owed_to = list(self._owed)  # the rows of _owed, by agent
         everybody = range(len(vector.agents))
         self._earners: Callable[[], Sequence[int]] = getattr(vector, "earners", lambda: everybody)
+        self._stage: str | None = None
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._stage = stage
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -403,9 +431,14 @@ class VectorWorlds:
             self._streams.begin(seeds[0])
         # Worlds that stay over go through an episode with the others, unseen: all may have to be at the same turn.
         idle = [world for world in self.over if world not in at]
+        self._tell()
         self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
         self._owed[:, at] = 0.0
         self.over = idle
+
+    def _tell(self) -> None:
+        if self._stage is not None:
+            getattr(self._vector, "set_stage", _nothing)(self._stage)
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
@@ -469,11 +502,13 @@ class VectorWorlds:
     def get_state(self) -> Any:
         """Return the state of all worlds."""
         streams = [self.user.get_state(), self._streams.get_state()]
-        return self._vector.get_state(), self._owed.copy(), list(self.over), streams
+        return self._vector.get_state(), self._owed.copy(), list(self.over), streams, self._stage
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         inner, owed, over, *rest = state
+        self._stage = rest[1] if len(rest) > 1 else None  # older checkpoints do not contain it
+        self._tell()
         self._vector.set_state(inner)
         self._owed[...] = owed
         self.over = list(over)

@@ -89,6 +89,15 @@ class World(Protocol):
     """Action space of each agent, of the same kinds."""
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
+    stage_of: str | None = None
+    """The agent whose stage ``set_stage`` is told. None: the least advanced stage of all agents that have stages."""
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next reset on.
+
+        Called in training before each reset, if agents have several stages.
+        """
+        return
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> None:
@@ -203,6 +212,10 @@ class VectorWorld(Protocol):
     """Number of worlds, K."""
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum in the worlds that are reset from now on."""
+        return
 
     @abstractmethod
     def reset(self, worlds: NDArray[np.int64], seeds: Sequence[int]) -> None:

@@ -53,6 +53,7 @@ class _Adapter(World):
         # do not save the wrapper's state.
         inner = type(env.env) if isinstance(env, Solo) else type(env)
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
+        self.stage_of = _of_wrapped(env, "stage_of")
         self._seed: int | None = None
         self._resets = 0  # resets without a seed since the last one with a seed
         self._measured = EpisodeMetrics(self._kind())
@@ -71,6 +72,15 @@ class _Adapter(World):
 
     def metrics(self) -> Mapping[str, float]:
         return self._measured.means()
+
+    def set_stage(self, stage: str) -> None:
+        told = _of_wrapped(self._env, "set_stage")
+        if told is None:
+            return
+        try:
+            told(stage)
+        except Exception as error:
+            raise self._error(f"set_stage({stage!r}) raised {_named(error)}") from error
 
     def _whose(self, agent: int) -> str:
         """Return under whose name the metrics of an agent are shown: not of the only agent of a world."""
@@ -216,6 +226,15 @@ def _without_mask(space: Any) -> Space[Any]:
 
 def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _of_wrapped(env: Any, name: str) -> Any:
+    """Return an attribute of an environment, or of one inside its wrappers; None if there is none."""
+    while env is not None:
+        if (found := getattr(env, name, None)) is not None:
+            return found
+        env = getattr(env, "env", None)
+    return None
 
 
 class InTurn(_Adapter):
