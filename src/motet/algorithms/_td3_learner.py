@@ -23,7 +23,7 @@ from motet.schedule import value_at
 __all__ = ["TD3"]
 
 
-class _Transitions(Tensors):
+class _TD3Tensors(Tensors):
     """A stacked batch as tensors, and buffers for the critics' inputs ``[2 A, B, features + actions]``."""
 
     action_dtype = torch.float32
@@ -119,7 +119,7 @@ class TD3(FlatRows):
             self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
             self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
-        self._batches: dict[int, _Transitions] = {}
+        self._batches: dict[int, _TD3Tensors] = {}
         self._policy_loss: Tensor | None = None  # of the last policy update, shown with the next metrics
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
@@ -163,7 +163,7 @@ class TD3(FlatRows):
         """Learn from one batch."""
         config = self.config
         if id(batch) not in self._batches:
-            self._batches[id(batch)] = _Transitions(
+            self._batches[id(batch)] = _TD3Tensors(
                 batch, self._encoder, self._action_space, self._device, self._scale, self._features
             )
         data = self._batches[id(batch)]
@@ -194,7 +194,7 @@ class TD3(FlatRows):
             self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
         return Update(self._metrics, self._device.to_host(errors.abs_().mean(1)) if config.prioritised else None)
 
-    def _learn_critics(self, data: _Transitions, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
+    def _learn_critics(self, data: _TD3Tensors, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
         """Take one gradient step of all critics, and of the encoder, if there is one.
 
         Returns the critics' TD errors ``[A, 2, B]``.
@@ -221,7 +221,7 @@ class TD3(FlatRows):
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
-    def _target_actions(self, data: _Transitions) -> Tensor:
+    def _target_actions(self, data: _TD3Tensors) -> Tensor:
         """Return the target policy's next actions with smoothing noise, ``[A, B, n]``."""
         config = self.config
         for row, stream in zip(data.noise, self._streams, strict=True):
@@ -237,7 +237,7 @@ class TD3(FlatRows):
         clip_rows(self._seeing_grad, self.config.max_grad_norm)
         self._seeing_adam.step(rates, self.config.adam_eps)
 
-    def _learn_policy(self, data: _Transitions, rates: Sequence[float]) -> None:
+    def _learn_policy(self, data: _TD3Tensors, rates: Sequence[float]) -> None:
         """Take one gradient step of the policies, which increases the value of their first critic."""
         rows = data.x.shape[1]
         acting = self._policy.forward(data.seen, learn=True)
