@@ -87,7 +87,7 @@ class RecurrentPlan:
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting, in the native core."""
-        return _Native(self, scale)
+        return _NativeStep(self, scale)
 
     def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
         """Return torch's cell with the weights of a row."""
@@ -105,7 +105,7 @@ class RecurrentPlan:
         return _native.Recurrent(self.kind, self.inputs, self.outputs, offsets, scale)
 
 
-class _Native:
+class _NativeStep:
     """One step in the native core, on a published row."""
 
     def __init__(self, plan: RecurrentPlan, scale: float) -> None:

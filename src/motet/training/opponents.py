@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from motet.algorithm import (
     Behaviour,
+    Space,
     continue_global_streams,
     continue_stream,
     global_streams_of,
@@ -26,7 +27,8 @@ from motet.algorithm import (
     stream_of,
 )
 from motet.errors import SettingError
-from motet.nest import Nest, map_nest
+from motet.masks import mask_form
+from motet.nest import Nest, assign, map_nest, stack_nests
 from motet.policy import BehaviourPolicy, EpisodeState, Policy, asker
 from motet.streams import MADE, Streams, StreamUser, made_alike
 from motet.system.portable import Portable
@@ -39,7 +41,7 @@ __all__ = [
     "Chooser",
     "EarlierRun",
     "Frozen",
-    "Learned",
+    "LearnedOpponent",
     "Listener",
     "Newest",
     "Opponent",
@@ -114,8 +116,8 @@ class Opponent(Protocol):
         """Start a game in a world."""
         ...
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """Return the actions in the worlds ``at``, ``[len(at), ...]``."""
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
+        """Return the actions in the worlds ``at``, ``[len(at), ...]``. ``masks`` are flat."""
         ...
 
 
@@ -140,9 +142,15 @@ class Listener(Protocol):
 
 
 class Scripted:
-    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``."""
+    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``.
 
-    def __init__(self, make: Callable[[], Policy]) -> None:
+    Args:
+        make: makes the policy.
+        action_space: needed for masks of other than Discrete spaces.
+    """
+
+    def __init__(self, make: Callable[[], Policy], action_space: Space | None = None) -> None:
+        self._mask_form = None if action_space is None else mask_form(action_space)
         self._make: Callable[[], Any] = partial(made_alike, "an anchor", make)
         self._policies = dict[int, Any]()
         self._ask: dict[int, Callable[[Any, Any], Any]] = {}
@@ -168,17 +176,21 @@ class Scripted:
             self._streams[world].begin(seed)
             self._policies[world].reset(seed)
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
         """Return the actions in the worlds ``at``."""
         if self._all is not None:
             self._streams[_ALL].enter()
-            return np.asarray(self._all(observations))
+            answer = self._all(observations)
+            return answer if isinstance(answer, dict | tuple) else np.asarray(answer)
         actions = []
         for i, world in enumerate(at.tolist()):
             seen = map_nest(lambda array: array[i], observations)  # noqa: B023 (called at once)
             self._streams[world].enter()
-            actions.append(self._ask[world](seen, None if masks is None else masks[i]))
-        return np.stack(actions)
+            mask = masks if masks is None else masks[i]
+            if mask is not None and self._mask_form is not None:
+                mask = self._mask_form.nest(mask)
+            actions.append(self._ask[world](seen, mask))
+        return stack_nests(actions)
 
     def global_streams(self) -> Any:
         """Return the state of its global random streams, if it acts in all worlds at once; else None."""
@@ -190,7 +202,7 @@ class Scripted:
             self._streams[_ALL].set_state(state)
 
 
-class Learned:
+class LearnedOpponent:
     """An opponent that has learned. It acts without exploration, and may draw from a random stream."""
 
     def __init__(self, behaviour: Behaviour) -> None:
@@ -211,7 +223,7 @@ class Learned:
         if self._carried is not None:
             self._carried.begin(world)
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
         """Return the actions in the worlds ``at``."""
         if self._carried is None:
             return self.behaviour.act(observations, masks, explore=False)[0]
@@ -227,22 +239,22 @@ class Learned:
             self._carried.set_state(memory)
 
 
-class EarlierRun(Learned):
+class EarlierRun(LearnedOpponent):
     """An anchor that plays the policy of an earlier run, in all worlds at once."""
 
     remembers = False
 
 
-def anchor_of(make: Callable[[], Policy]) -> Scripted | EarlierRun:
+def anchor_of(make: Callable[[], Policy], action_space: Space | None = None) -> Scripted | EarlierRun:
     """Make an anchor. The policy of a run that stacks frames is made once for each world, as a scripted player is."""
     if isinstance(make, RunAnchor):
         policy = make()
         if isinstance(policy, BehaviourPolicy) and policy.n_frames == 1:
             return EarlierRun(policy.behaviour)
-    return Scripted(make)
+    return Scripted(make, action_space)
 
 
-class Frozen(Learned):
+class Frozen(LearnedOpponent):
     """An opponent that plays a snapshot of the player."""
 
     def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
@@ -251,7 +263,7 @@ class Frozen(Learned):
         behaviour.load(weights, header)
 
 
-class Newest(Learned):
+class Newest(LearnedOpponent):
     """An opponent that plays the player as it is now. It loads the newest version when a game begins."""
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
@@ -373,7 +385,7 @@ class Versus:
     def _begin_anew(self, number: int) -> None:
         """Start the random stream of an opponent, with a seed that depends on the number of games so far."""
         opponent = self._known[number]
-        if isinstance(opponent, Learned):
+        if isinstance(opponent, LearnedOpponent):
             opponent.join(self.size)
             purpose = 1 if number >= NEWEST else 3  # parts of a seed are not negative, the numbers of anchors are
             opponent.behaviour.begin(self._seed_of(purpose, int(self._begun.sum()), abs(number)))
@@ -391,24 +403,23 @@ class Versus:
                 mine.append(_rows(turn, player))
         return [join_turns(mine)[0]] if mine else []
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
         """Step the worlds with the player's actions and those of the opponents."""
         place = np.zeros(self.size, np.int64)
-        theirs: npt.NDArray[Any] | None = None
+        theirs: Nest = None
         if actions:
             (theirs,) = actions
-            place[np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))] = np.arange(len(theirs))
+            at = np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))
+            place[at] = np.arange(len(at))
         played = [self._both(turn, player, theirs, place) for turn, player in self._turns]
         return self._ends(self._worlds.act(played))
 
-    def _both(
-        self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Indices
-    ) -> npt.NDArray[Any]:
+    def _both(self, turn: Turn, player: npt.NDArray[np.bool_], theirs: Nest, place: Indices) -> Nest:
         """Return the actions of one side: the player's where it has this side, the opponents' in the other worlds."""
-        parts: list[tuple[Indices, npt.NDArray[Any]]] = []
+        parts: list[tuple[Indices, Nest]] = []
         if theirs is not None and player.any():
             rows = np.flatnonzero(player)
-            parts.append((rows, theirs[place[turn.at[rows]]]))
+            parts.append((rows, map_nest(lambda array: array[place[turn.at[rows]]], theirs)))
         met = self._met[turn.at]
         for number in np.unique(met[~player]).tolist():
             rows = np.flatnonzero((met == number) & ~player)
@@ -416,9 +427,9 @@ class Versus:
             masks = None if turn.mask is None else turn.mask[rows]
             parts.append((rows, self._known[number].act(turn.at[rows], seen, masks)))
         first = theirs if theirs is not None else parts[0][1]
-        chosen = np.empty((len(turn.at), *first.shape[1:]), first.dtype)
+        chosen = map_nest(lambda array: np.empty((len(turn.at), *array.shape[1:]), array.dtype), first)
         for rows, actions in parts:
-            chosen[rows] = actions
+            assign(chosen, rows, actions)
         return chosen
 
     def _ends(self, endings: Sequence[Ending]) -> list[Ending]:
@@ -449,7 +460,7 @@ class Versus:
             opponent = self._known[int(self._met[world])]
             if isinstance(opponent, Scripted):
                 opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
-            elif isinstance(opponent, Learned):
+            elif isinstance(opponent, LearnedOpponent):
                 opponent.forget(world)
 
     def get_state(self) -> Any:
@@ -457,12 +468,12 @@ class Versus:
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
-                   if isinstance(opponent, Learned)}  # fmt: skip
+                   if isinstance(opponent, LearnedOpponent)}  # fmt: skip
         drawn = {number: opponent.global_streams() if isinstance(opponent, Scripted)
                  else global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
-                 if isinstance(opponent, Scripted | Learned)}  # fmt: skip
+                 if isinstance(opponent, Scripted | LearnedOpponent)}  # fmt: skip
         memories = {number: opponent.memory() for number, opponent in self._known.items()
-                    if isinstance(opponent, Learned)}  # fmt: skip
+                    if isinstance(opponent, LearnedOpponent)}  # fmt: skip
         return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn, memories
 
     def set_state(self, state: Any) -> None:
@@ -479,7 +490,7 @@ class Versus:
         self._newest.set_state(newest)
         for number, opponent in self._known.items():
             self._begin_anew(number)
-            if isinstance(opponent, Learned):
+            if isinstance(opponent, LearnedOpponent):
                 continue_stream(opponent.behaviour, streams.get(number))
                 continue_global_streams(opponent.behaviour, drawn.get(number))
                 opponent.remember(memories.get(number))
