@@ -87,8 +87,8 @@ def make_actor(
     policy_of = [-1 if agent.policy is None else agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
-        draw, results = Draw(shared.league), Results(shared.league.results[index])
-        worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
+        draw, results = Draw(shared.league, given), Results(shared.league.results[index])
+        worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block, given)
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
     times = times or no_times()
@@ -244,9 +244,18 @@ class EpisodeLog:
 
 
 def against(
-    shared: SharedMemory, worlds: WorldBatch, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
+    shared: SharedMemory,
+    worlds: WorldBatch,
+    draw: Chooser,
+    results: Listener,
+    seed_of: Callable[..., int],
+    block: int,
+    given: GivenVersion | None = None,
 ) -> WorldBatch:
-    """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side."""
+    """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side.
+
+    ``given``: the version of the player that is an opponent; by default the newest one.
+    """
     (player,), play = shared.roster.policies, shared.roster.self_play
     assert play is not None
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
@@ -258,8 +267,8 @@ def against(
         worlds,
         draw,
         results,
-        [anchor_of(maker.value) for maker in play.makers],
-        Newest(behaviour(), shared.publications[0].subscriber(), tuple(player.config.header)),
+        [anchor_of(maker.value, player.action_space) for maker in play.makers],
+        Newest(behaviour(), shared.publications[0].subscriber(given), tuple(player.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,
         block,
@@ -364,7 +373,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         first.publish_every,
         shared.progress(stack, record),
         shared.board,
-        None if shared.league is None else LeagueTable(shared.league),
+        None if shared.league is None else LeagueTable(shared.league, None if record is None else version),
         None if is_shipped(algorithm) else streams,
         times,
         {name: value for name in _SCHEDULED if (value := getattr(first.config, name, None)) is not None},
