@@ -225,8 +225,8 @@ class AgentSettings:
     device: str | None = None
     """Device on which the agent's policy is learned. None: as set for the run."""
     start_from: str | None = None
-    """A run or checkpoint from whose weights the agent starts: those of the agent of the same name there, or of the only
-    agent there. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
+    """A run or checkpoint from whose weights the agent starts: those of its agent of the same name, or of its only
+    agent. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
 
     def __post_init__(self) -> None:
         check_fields(self)
