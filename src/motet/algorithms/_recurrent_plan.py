@@ -87,7 +87,7 @@ class RecurrentPlan:
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting, in the native core."""
-        return _Native(self, scale)
+        return _NativeStep(self, scale)
 
     def native(self, scale: float = 1.0) -> _native.Recurrent:
         """Make the passes in the native core; ``scale`` multiplies the inputs of steps."""
@@ -95,7 +95,7 @@ class RecurrentPlan:
         return _native.Recurrent(self.kind, self.inputs, self.outputs, offsets, scale)
 
 
-class _Native:
+class _NativeStep:
     """One step in the native core, on a published row."""
 
     def __init__(self, plan: RecurrentPlan, scale: float) -> None:

@@ -39,7 +39,7 @@ __all__ = [
     "Chooser",
     "EarlierRun",
     "Frozen",
-    "Learned",
+    "LearnedOpponent",
     "Listener",
     "Newest",
     "Opponent",
@@ -190,7 +190,7 @@ class Scripted:
             self._streams[_ALL].set_state(state)
 
 
-class Learned:
+class LearnedOpponent:
     """An opponent that has learned. It acts without exploration, and may draw from a random stream."""
 
     def __init__(self, behaviour: Behaviour) -> None:
@@ -227,7 +227,7 @@ class Learned:
             self._carried.set_state(memory)
 
 
-class EarlierRun(Learned):
+class EarlierRun(LearnedOpponent):
     """An anchor that plays the policy of an earlier run, in all worlds at once."""
 
     remembers = False
@@ -242,7 +242,7 @@ def anchor_of(make: Callable[[], Policy]) -> Scripted | EarlierRun:
     return Scripted(make)
 
 
-class Frozen(Learned):
+class Frozen(LearnedOpponent):
     """An opponent that plays a snapshot of the player."""
 
     def __init__(self, behaviour: Behaviour, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ class Frozen(Learned):
         behaviour.load(weights, header)
 
 
-class Newest(Learned):
+class Newest(LearnedOpponent):
     """An opponent that plays the player as it is now. It loads the newest version when a game begins."""
 
     def __init__(self, behaviour: Behaviour, subscriber: Any, header: Sequence[str]) -> None:
@@ -369,7 +369,7 @@ class Versus:
     def _begin_anew(self, number: int) -> None:
         """Start the random stream of an opponent, with a seed that depends on the number of games so far."""
         opponent = self._known[number]
-        if isinstance(opponent, Learned):
+        if isinstance(opponent, LearnedOpponent):
             opponent.join(self.size)
             purpose = 1 if number >= NEWEST else 3  # parts of a seed are not negative, the numbers of anchors are
             opponent.behaviour.begin(self._seed_of(purpose, int(self._begun.sum()), abs(number)))
@@ -445,7 +445,7 @@ class Versus:
             opponent = self._known[int(self._met[world])]
             if isinstance(opponent, Scripted):
                 opponent.begin(world, self._seed_of(2, world, int(self._begun[world]), self._segments))
-            elif isinstance(opponent, Learned):
+            elif isinstance(opponent, LearnedOpponent):
                 opponent.forget(world)
 
     def get_state(self) -> Any:
@@ -453,12 +453,12 @@ class Versus:
         frozen = {n: opponent.weights.copy() for n, opponent in self._known.items() if isinstance(opponent, Frozen)}
         rows = [np.array(row) for row in (self._begun, self._side, self._met, self._ahead, self.lanes)]
         streams = {number: stream_of(opponent.behaviour) for number, opponent in self._known.items()
-                   if isinstance(opponent, Learned)}  # fmt: skip
+                   if isinstance(opponent, LearnedOpponent)}  # fmt: skip
         drawn = {number: opponent.global_streams() if isinstance(opponent, Scripted)
                  else global_streams_of(opponent.behaviour) for number, opponent in self._known.items()
-                 if isinstance(opponent, Scripted | Learned)}  # fmt: skip
+                 if isinstance(opponent, Scripted | LearnedOpponent)}  # fmt: skip
         memories = {number: opponent.memory() for number, opponent in self._known.items()
-                    if isinstance(opponent, Learned)}  # fmt: skip
+                    if isinstance(opponent, LearnedOpponent)}  # fmt: skip
         return self._worlds.get_state(), rows, frozen, self._newest.get_state(), streams, drawn, memories
 
     def set_state(self, state: Any) -> None:
@@ -475,7 +475,7 @@ class Versus:
         self._newest.set_state(newest)
         for number, opponent in self._known.items():
             self._begin_anew(number)
-            if isinstance(opponent, Learned):
+            if isinstance(opponent, LearnedOpponent):
                 continue_stream(opponent.behaviour, streams.get(number))
                 continue_global_streams(opponent.behaviour, drawn.get(number))
                 opponent.remember(memories.get(number))
