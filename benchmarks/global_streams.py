@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from motet.streams import EXCHANGE
 from motet.world.batch import LoopedWorlds, make_world_batch
 
 __all__ = ["CONTESTANTS", "steps_per_s"]
@@ -68,11 +69,18 @@ def steps_per_s(contestant: str, seconds: float) -> Callable[[], float]:
     assert isinstance(worlds, LoopedWorlds)
     if not own:
         worlds._streams = [_Shared() for _ in range(_WORLDS)]  # type: ignore[misc]
+        EXCHANGE.caller.enter()  # else its draws would count for the last world that has streams
     for _ in range(_QUIET):  # until worlds that do not draw have given up their streams
         _round(worlds)
     for env in envs:
         env.work_s = _STEP_S
-    return lambda: _play(worlds, seconds)
+
+    def play() -> float:
+        if not own:
+            EXCHANGE.caller.enter()
+        return _play(worlds, seconds)
+
+    return play
 
 
 def _round(worlds: LoopedWorlds) -> None:

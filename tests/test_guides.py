@@ -19,6 +19,7 @@ PAGES = [
     "coming_from",
     "dqn",
     "empowerment",
+    "export",
     "faq",
     "glossary",
     "iqn",

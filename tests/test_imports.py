@@ -22,7 +22,19 @@ def _modules(package: Path) -> list[str]:
 MODULES = _modules(SOURCE)
 GROUND = {
     f"motet.{name}"
-    for name in ("errors", "settings", "text", "arrays", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
+    for name in (
+        "errors",
+        "settings",
+        "text",
+        "arrays",
+        "nest",
+        "masks",
+        "seeds",
+        "streams",
+        "intervals",
+        "schedule",
+        "_lazy",
+    )
 }
 CONTRACTS = {"motet.world", "motet.world.contract", "motet.policy", "motet.algorithm", "motet.pace"}
 LOOP = {
@@ -48,6 +60,7 @@ LEARNING |= {
         "_convolution",
         "_device",
         "_flat",
+        "_greedy_module",
         "_likelihoods",
         "_networks",
         "_normaliser",

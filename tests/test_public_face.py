@@ -20,7 +20,7 @@ from motet.isolation.policy import PolicyLimits
 from motet.plan import enumerate_states, solve
 from motet.training.settings import Settings
 
-VERBS = ["as_world", "evaluate", "evaluate_focal", "load_policies", "read_run", "regret", "report", "resume"]
+VERBS = ["as_world", "evaluate", "evaluate_focal", "export", "load_policies", "read_run", "regret", "report", "resume"]
 VERBS += ["tournament", "train", "train_seeds"]
 NOUNS = [
     *("AgentSettings", "Cluster", "Evaluation", "EvaluationSettings", "Field", "FocalEvaluation", "League"),

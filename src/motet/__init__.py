@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from motet.pace import Pace
     from motet.placement import Cluster
     from motet.policies.entries import load_policies
+    from motet.policies.export import export
     from motet.policies.limits import PolicyLimits
     from motet.policies.partner import Partner
     from motet.publication import Publication
@@ -58,6 +59,7 @@ __all__ = [
     "as_world",
     "evaluate",
     "evaluate_focal",
+    "export",
     "load_policies",
     "read_run",
     "regret",
@@ -93,6 +95,7 @@ __getattr__, __dir__ = lazily(
         "as_world": "motet.world",
         "evaluate": "motet.evaluation.evaluate",
         "evaluate_focal": "motet.evaluation.focal",
+        "export": "motet.policies.export",
         "load_policies": "motet.policies.entries",
         "read_run": "motet.runs.history",
         "regret": "motet.evaluation.regret",

@@ -117,6 +117,11 @@ class Pace:
         return self.ahead * self.rows_of_period
 
     @property
+    def rounds_kept(self) -> int:
+        """With periods: the most rounds of an actor that no phase has looked at; otherwise 0."""
+        return (1 + self.ahead) * self.period
+
+    @property
     def asides(self) -> int:
         """With periods: the most evaluations whose policies are kept at the same time: one plays, the others wait."""
         return 2 + self.ahead

@@ -12,7 +12,18 @@ from annotated_types import Ge, Gt, MinLen
 from motet.errors import SettingError
 from motet.settings import FINITE, check_fields
 
-__all__ = ["ALWAYS", "Clock", "Exponential", "Linear", "Schedule", "Staged", "Stages", "check_stages", "value_at"]
+__all__ = [
+    "ALWAYS",
+    "Clock",
+    "Exponential",
+    "Linear",
+    "Schedule",
+    "Staged",
+    "Stages",
+    "check_rising",
+    "check_stages",
+    "value_at",
+]
 
 Clock = Literal["steps", "updates"]
 """What a schedule or the stages of a run count: the agent's steps, or the updates of its policy."""
@@ -241,3 +252,21 @@ def check_stages(config: Any) -> None:
                 raise SettingError(
                     f"{item.name} in stage {name} must count {by}, as the stages do, got by={own!r}; leave by out"
                 )
+
+
+def check_rising(name: str, schedule: Schedule, stages: Stages) -> None:
+    """Raise if a schedule falls, within a stage or from one to the next, or if it is a function, of which nobody knows.
+
+    >>> check_rising("oldest", Linear(0, 10, steps=5), ALWAYS)
+    """
+    parts = [schedule.of(stage) for stage in stages.names] if isinstance(schedule, Staged) else [schedule]
+    values: list[float] = []
+    for part in parts:
+        if isinstance(part, (Linear, Exponential)):
+            values += [value for _, value in part.taken()]
+        elif callable(part):
+            raise SettingError(f"{name} must be a number or a schedule of motet, got {part!r}: it must never fall")
+        else:
+            values.append(float(part))
+    if values != sorted(values):
+        raise SettingError(f"{name} must never fall, got {schedule}")

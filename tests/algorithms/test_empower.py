@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.support.bush_corridor import BushCorridor, StandOn
 from tests.support.empowering import EXACT, all_profiles, batch_of, open_states, plain_targets, spaces
+from tests.support.killer import Killer
 
 from motet import Settings, resume, train
 from motet.algorithms._device import Device
@@ -21,7 +22,8 @@ from motet.evaluation.exact import ExactEmpowerment, behaviour_of, compare_exact
 from motet.plan import Robot, enumerate_states, solve_robot
 from motet.replay import ReplaySpec
 from motet.reports.exact import compare_with_exact
-from motet.schedule import Linear, Stages
+from motet.schedule import Linear, Staged, Stages
+from motet.system.supervisor import RestartLimits
 from motet.worlds import Bushes, OneMind, Rooms
 
 SMALL = {"hidden": (16,), "min_rows": 40, "batch_size": 16}
@@ -222,6 +224,26 @@ def test_the_policy_belongs_to_the_version_that_was_loaded(corridor):
     assert np.ptp(behaviour.probabilities(codes, behaviour._beta)) > 0.01
 
 
+def test_actors_act_by_the_weights_and_beta_of_the_version_that_was_loaded(corridor):
+    """Neither the first weights nor the exponent of another moment: what was published is what acts."""
+    world, graph = corridor
+    config = replace(EXACT, beta=9.0)
+    learner = config.build(*spaces(world), agents=1, seeds=[1])
+    behaviour = config.behaviour(*spaces(world))
+    behaviour.begin(0)
+    codes = np.stack([world.coded.code(graph.states[0])] * 200)
+
+    def actions(best, beta):
+        learner._losses[:] = 0.0
+        learner._losses[..., best] = -5.0
+        behaviour.load(learner.weights()[0].copy(), {**learner.header(0, 0), "beta": beta})
+        return behaviour.act(codes)[0]
+
+    assert set(actions(3, 9.0)) == {3}
+    assert set(actions(1, 9.0)) == {1}
+    assert set(actions(1, 0.0)) == {0, 1, 2, 3, 4}
+
+
 def test_several_robots_are_one_mind():
     world = OneMind(Bushes("RH.R", horizon=2))
     coded = world.coded
@@ -261,6 +283,60 @@ def test_learning_goes_on_bit_for_bit_from_a_saved_state(corridor, tables):
     assert whole.counters.tolist() == other.counters.tolist() == [[10, 7]]  # Q_r is learned from the second stage on
 
 
+@pytest.mark.parametrize("tables", [False, True])
+def test_rows_below_the_age_floor_teach_nothing(corridor, tables):
+    """The floor follows its schedule. What is in older rows has no effect, unless all rows are older."""
+    world, graph = corridor
+    config = EmpowerConfig(tables=tables, stages=Stages(), beta=5.0, oldest=Linear(0, 100, 10, by="updates"), **SMALL)
+
+    def learned(old, made):
+        learner = config.build(*spaces(world), agents=1, seeds=[3])
+        learner.counters[:] = 5  # the floor is at 50
+        learner.load()
+        fresh, others = (batch_of(world, config, open_states(graph, 16, seed), seed) for seed in (1, old))
+        for name, value in others.extra.items():
+            fresh.extra[name][0, :8] = value[0, :8]
+        fresh.observation[0, :8] = others.observation[0, :8]
+        fresh.extra["made"][0] = [made] * 8 + [50] * 8
+        learner.update(fresh, [0])
+        return learner.state.copy()
+
+    expired = [learned(old, 49) for old in (7, 8)]
+    np.testing.assert_allclose(*expired, rtol=1e-5, atol=1e-8)
+    valid = [learned(old, 50) for old in (7, 8)]
+    assert np.abs(valid[0] - valid[1]).max() > 1e-4
+    batch = batch_of(world, config, open_states(graph, 16, 1), 1)
+    learner = config.build(*spaces(world), agents=1, seeds=[3])
+    learner.counters[:] = 5
+    _, targets, _ = learner._learn_targets(batch, [0])
+    assert targets.row_weight.flatten().tolist() == [1.0] * 16, "all rows are too old, so all count"
+
+
+def test_rows_say_by_which_weights_they_were_made(corridor):
+    world, graph = corridor
+    config = EmpowerConfig(oldest=Linear(0, 100, 10, by="updates"), **SMALL)
+    behaviour = config.behaviour(*spaces(world))
+    behaviour.begin(0)
+    learner = config.build(*spaces(world), agents=1, seeds=[1])
+    learner.counters[:] = 37
+    behaviour.load(learner.weights()[0], learner.header(step=0, agent=0))
+    _, extra = behaviour.act(world.coded.code(graph.states[0])[None])
+    assert extra["made"].tolist() == [37]
+    assert "made" not in EmpowerConfig(**SMALL).replay(*spaces(world)).extra
+    train(functools.partial(Bushes, horizon=4), config, Settings(steps=100, updates_per_step=0.5))
+
+
+def test_an_age_floor_never_falls():
+    with pytest.raises(SettingError, match="oldest must never fall, got Linear"):
+        EmpowerConfig(oldest=Linear(10, 0, 5))
+    with pytest.raises(SettingError, match=r"oldest must be a number or a schedule of motet, got .*: it must never"):
+        EmpowerConfig(oldest=abs)
+    stages = Stages({"a": 5, "b": None})
+    with pytest.raises(SettingError, match="oldest must never fall, got Staged"):
+        EmpowerConfig(stages=stages, beta=1.0, oldest=Staged({"a": Linear(0, 9, 5), "b": 8.0}))
+    EmpowerConfig(stages=stages, beta=1.0, oldest=Staged({"a": 0.0, "b": Linear(0, 8, 4)}))
+
+
 def test_agents_of_a_stack_learn_as_they_do_alone(corridor):
     world, graph = corridor
     config = EmpowerConfig(stages=Stages({"a": 2, "b": None}, by="updates"), beta=5.0, **SMALL)
@@ -298,6 +374,23 @@ def test_lockstep_is_serial_and_a_resumed_run_goes_on(tmp_path):
     half = resume(tmp_path / "run", steps=60)
     whole = train(world, config, replace(once, steps=180))
     np.testing.assert_array_equal(whole.agents["robot_0"]["state"], half.agents["robot_0"]["state"])
+
+
+def test_reproducible_is_serial_also_if_learners_are_killed():
+    """Stages, beta and the model's rows survive a restart of the learner, bit for bit."""
+    config = EmpowerConfig(
+        stages=Stages({"attainment": 20, "values": 30, "full": None}, ("full",), "updates"),
+        beta=Linear(0.0, 5.0, 60, by="updates"), **SMALL,
+    )  # fmt: skip
+    world = functools.partial(Bushes, horizon=4)
+    settings = {"steps": 600, "updates_per_step": 0.5, "period": 20, "ahead": 0}
+    serial = train(world, config, Settings(engine="serial", **settings))
+    killer = Killer(lambda row: row.name.startswith("learner"), most=2)
+    limits = RestartLimits(restarts=100, back_off_s=0.001)
+    result = train(world, config, Settings(limits=limits, metrics_every_s=0.02, **settings), on_update=killer.watch)
+    assert len(killer.sent) >= 1
+    for part, value in serial.agents["robot_0"].items():
+        np.testing.assert_array_equal(value, result.agents["robot_0"][part], err_msg=part)
 
 
 STANDING = {human: [(StandOn(human, (x, 0)), 1 / 7) for x in range(7)] for human in (1, 2)}
@@ -429,6 +522,8 @@ class Bad(Bushes):
             return found
         if self.fault == "sum":
             return [(p * 0.9, after) for p, after in found]
+        if self.fault == "halves":
+            return [(p, (*after[:2], tuple(d / 2 for d in after[2]))) for p, after in found]
         if self.fault == "many":
             return [(1 / 6, (*found[0][1][:2], (i,) * 7)) for i in range(6)]
         return found
@@ -445,6 +540,10 @@ class Bad(Bushes):
     [
         ("sum", r"probabilities must be >= 0 with sum 1, got .*\(state \(1, .*, actions \[\d, \d, \d\]\)"),
         ("many", r"successors must be at most 4 for each action, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        (
+            "halves",
+            r"state .*0\.5.* must have whole numbers from 0 to 255.*\(after state \(1, .*, actions \[\d, \d, \d\]\)",
+        ),
         ("policy", r"the policy of human_0 must be 5 numbers >= 0 with sum 1, got .*\(state \(1, .*, goal 0,0\)"),
         ("no goals", "agent 1 must be objects with is_achieved"),
     ],

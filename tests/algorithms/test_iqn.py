@@ -201,6 +201,6 @@ def test_it_learns_the_identity_and_the_spread() -> None:
     states[0, :, 0] = 1
     taus = torch.tensor([0.1, 0.9]).repeat(8)
     with torch.inference_mode():
-        features = iqn._online.look(states)
+        features = iqn._online._trunk.forward(states).out
         low, high = iqn._online.quantiles(features, taus.view(1, 8, 2)).out[0, :2, 0].tolist()
     assert low < 0.7 and high > 1.3

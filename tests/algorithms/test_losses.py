@@ -60,7 +60,12 @@ class Drawing(foreign.MyDQN):
 
     def loss(self, nets: Any, targets: Any, batch: Any) -> Loss:
         found = super().loss(nets, targets, batch)
-        return found._replace(loss=found.loss * (1 + torch.rand(()) + float(np.random.rand())))
+        drawn = float(torch.rand(())) + float(np.random.rand())
+        DRAWN.append(drawn)
+        return found._replace(loss=found.loss * drawn)
+
+
+DRAWN: list[float] = []
 
 
 CASES: dict[str, tuple[LossConfig, Any, Any]] = {
@@ -91,7 +96,7 @@ def test_losses_keep_the_contract_of_algorithms(name: str) -> None:
 def test_losses_respect_masks() -> None:
     check_algorithm(CASES["dqn"][0], VECTOR, LATE, masked=True)
     check_algorithm(CASES["a2c"][0], VECTOR, LATE, masked=True)
-    with pytest.raises(SettingError, match="acting must be EpsilonGreedy or Categorical with Discrete actions"):
+    with pytest.raises(SettingError, match="acting must be EpsilonGreedy or Categorical in a world with action"):
         CASES["ddpg"][0].replay(VECTOR, BOX, masked=True)
 
 
@@ -170,6 +175,7 @@ def test_stacked_losses_are_those_of_a_loop(name: str) -> None:
 def test_losses_that_cannot_be_stacked_run_in_a_loop(name: str) -> None:
     config, observations, actions = CASES[name]
     assert isinstance(config.build(observations, actions, 4, list(range(4)))._losses, LoopedLosses)
+    assert isinstance(DrawingByNumpy(**VALUES).build(VECTOR, N, 4, list(range(4)))._losses, LoopedLosses)
 
 
 @pytest.mark.parametrize("name", ["dqn that draws", "dqn, dropout"])
@@ -186,6 +192,53 @@ def test_losses_draw_from_the_agents_streams(name: str) -> None:
         states.append(learner.state)
         assert torch.equal(before, torch.get_rng_state())
     assert np.array_equal(*states)
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_each_update_of_each_agent_draws_other_numbers(agents: int) -> None:
+    config = Drawing(**VALUES)
+    learner = config.build(VECTOR, N, agents, list(range(agents)))
+    batch = filled(stacked_batch(VECTOR, N, config.replay(VECTOR, N), agents), N, np.random.default_rng(0))
+    DRAWN.clear()
+    for _ in range(3):
+        learner.update(batch, [0] * agents)
+    assert len(set(DRAWN)) == len(DRAWN) == 3 * agents
+
+
+@dataclass(frozen=True)
+class DrawingByNumpy(foreign.MyDQN):
+    """Draws what ``vmap`` does not notice."""
+
+    def loss(self, nets: Any, targets: Any, batch: Any) -> Loss:
+        found = super().loss(nets, targets, batch)
+        return found._replace(loss=found.loss * float(np.random.rand()))
+
+
+@dataclass(frozen=True)
+class Climbing(foreign.MyDQN):
+    """A policy that climbs a critic, which does not learn from that."""
+
+    def networks(self, observations: Any, actions: Any) -> Any:
+        return {
+            "policy": Net("mlp(hidden=(4,))", observations, actions.n),
+            "critic": Net("mlp(hidden=(4,))", observations, 1, actions=actions.n),
+        }
+
+    def loss(self, nets: Any, targets: Any, batch: Any) -> Loss:
+        return Loss(-nets.critic.frozen(batch.observation, nets.policy(batch.observation)).mean())
+
+
+@pytest.mark.parametrize("agents", [1, 4])
+def test_a_frozen_network_passes_gradients_on_and_does_not_learn(agents: int) -> None:
+    config = Climbing(**VALUES)
+    learner = config.build(VECTOR, N, agents, list(range(agents)))
+    assert isinstance(learner._losses, StackedLosses) == (agents == 4)
+    batch = filled(stacked_batch(VECTOR, N, config.replay(VECTOR, N), agents), N, np.random.default_rng(0))
+    before = learner.state.copy()
+    learner.update(batch, [0] * agents)
+    parts = learner._layout.parts
+    assert np.array_equal(before[:, parts["critic"].online], learner.state[:, parts["critic"].online])
+    assert np.all((before != learner.state)[:, parts["policy"].online].any(1))
 
 
 def test_each_network_has_its_own_rates_clipping_and_targets() -> None:
@@ -353,7 +406,7 @@ def test_contradictory_settings_are_refused() -> None:
         Learned("much")
     with pytest.raises(NotImplementedError, match=r"LossConfig must have a method acting"):
         LossConfig().replay(VECTOR, N)
-    with pytest.raises(SettingError, match="action space must be Discrete"):
+    with pytest.raises(SettingError, match="EpsilonGreedy needs a Discrete action space"):
         foreign.MyDQN(**VALUES).replay(VECTOR, MultiDiscrete([2, 3]))
 
 

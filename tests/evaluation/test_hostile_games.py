@@ -62,10 +62,10 @@ GUESTS_IN_PROCESS = {
     "RaisesALongText": {"exception"},
     "RaisesOddNotes": {"exception"},
     "ChangesItsMethods": FINE,
+    "LeavesAThread": FINE,
 }
 GUESTS_ISOLATED = {
     **GUESTS_IN_PROCESS,
-    "LeavesAThread": FINE,
     "ChangesItsInterpreter": {None, "exception"},
     "MovesAway": FINE,
     "PressesCtrlC": FINE,

@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from motet import Settings, train
+from motet import Settings, evaluate, train
 from motet.algorithms.empower import EmpowerConfig
 from motet.evaluation.exact import compare_exact
 from motet.schedule import Linear, Staged, Stages
-from motet.worlds import Bushes, Rooms
+from motet.worlds import Bushes, OneMind, Rooms
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +19,17 @@ TABLES = {
     "stages": Stages({"attainment": 500, "values": 500, "ramp": 2000, "full": None}, ("full",), "updates"),
     "beta": Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 2000), "full": 5.0}),
 }  # fmt: skip
+
+
+CELLS = """
+###########
+#H.A....R.#
+####....a.#
+#H.A......#
+####......#
+#H.A......#
+###########
+"""
 
 
 def gaps(world, config, tmp_path, steps, seeds=(0, 1, 2), **settings):
@@ -56,3 +67,20 @@ def test_with_tables(tmp_path):
     found = list(gaps(world, EmpowerConfig(**TABLES), tmp_path, 20_000, updates_per_step=0.4))
     assert median(found, "attainment_error") <= 0.01
     assert median(found, "policy_error") <= 0.02
+
+
+def test_where_no_plan_can_be_computed(tmp_path):
+    """Three humans in cells, and millions of states: humans attain more goals beside a robot that learned."""
+    rooms = functools.partial(Rooms, map=CELLS, horizon=26)
+    stages = Stages({"attainment": 4000, "values": 4000, "ramp": 4000, "full": None}, ("ramp", "full"), "updates")
+    beta = Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 4000), "full": 5.0})
+    config = EmpowerConfig(successors=24, eagerness=20.0, capacity=50_000, stages=stages, beta=beta)
+    settings = Settings(steps=45_000, engine="serial", updates_per_step=0.5, worlds_per_actor=4)
+    train(rooms, config, settings, run=tmp_path / "run")
+    world = functools.partial(OneMind, rooms)
+    learned, *others = (
+        next(iter(evaluate(world, [policy], episodes=1000, seed=1).scores().values()))
+        for policy in (tmp_path / "run", "random", "noop")
+    )
+    for other in others:
+        assert learned.low > other.high

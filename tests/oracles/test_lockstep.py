@@ -22,6 +22,7 @@ from motet.worlds import Cleanup, MatrixGame, TreasureHunt
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 64, "batch_size": 16, "capacity": 400}
 LOSS = {"min_rows": 64, "batch_size": 16, "capacity": 400}
+MEMORY = {"memory_size": 8, "sequence_length": 6, "burn_in": 2}
 ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2}
 ALGORITHMS = {
     "stand-in": StandIn(),
@@ -33,7 +34,9 @@ ALGORITHMS = {
     "own network": DQNConfig(network=mlp, **SMALL),
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "own loss": DiscreteSAC(**LOSS),
+    "dqn, memory": DQNConfig(**SMALL, **MEMORY, memory="gru", n_step=2),
     "iqn": IQNConfig(**SMALL),
+    "iqn, memory, prioritised": IQNConfig(**SMALL, **MEMORY, memory="lstm", prioritised=True),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
 }
 
@@ -95,6 +98,7 @@ CONTINUOUS = {**SMALL, "hidden": (16,)}
 TD3S = {
     "td3": TD3Config(**CONTINUOUS),
     "td3, prioritised, 3 steps": TD3Config(**CONTINUOUS, prioritised=True, n_step=3),
+    "td3, memory": TD3Config(**CONTINUOUS, **MEMORY, memory="gru", prioritised=True, n_step=2),
     "td3, normalised, in stages": TD3Config(
         **CONTINUOUS,
         normalise=True,

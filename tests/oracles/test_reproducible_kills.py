@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.dying import DyingDQN, DyingLoss, DyingPPO, DyingStandIn
-from test_lockstep import HUNT, LOSS, ONCE, SMALL, fingerprint
+from test_lockstep import HUNT, LOSS, MEMORY, ONCE, SMALL, fingerprint
 
 from motet.schedule import Stages
 from motet.system.supervisor import RestartLimits
@@ -20,6 +20,7 @@ ALGORITHMS = {
     "prioritised": DyingDQN(**SMALL, prioritised=True, n_step=3),
     "cleared": DyingDQN(hidden=(16,), min_rows=16, batch_size=16, prioritised=True, stages=CLEARED),
     "own loss": DyingLoss(**LOSS),
+    "dqn, memory": DyingDQN(**SMALL, **MEMORY, memory="gru", prioritised=True),
     "once": DyingPPO(**{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,)),
     "memory": DyingPPO(
         **{**ONCE, "length": 8, "batch_size": 1}, hidden=(16,), memory="gru", memory_size=8, sequence_length=4
@@ -70,7 +71,7 @@ def test_learners_killed_at_a_point_give_the_same_bits(where, tmp_path, no_leaks
     check("stand-in", DEATHS[where], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "once", "memory"])
+@pytest.mark.parametrize("name", ["sequences", "prioritised", "own loss", "dqn, memory", "once", "memory"])
 def test_learners_killed_everywhere_give_the_same_bits(name, tmp_path, no_leaks):
     check(name, EVERYWHERE, tmp_path)
 

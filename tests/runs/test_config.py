@@ -59,6 +59,13 @@ def test_a_world_that_cannot_be_written_down_is_said_so(world):
         rebuild_world(plain)
 
 
+def test_a_factory_that_holds_an_environment_is_named_shortly():
+    plain = describe_world(functools.partial(MatrixGame, b"state" * 10_000))
+    with pytest.raises(SettingError, match=r"load_policies\(run, world=…\)") as error:
+        rebuild_world(plain)
+    assert len(str(error.value)) < 500
+
+
 def test_nothing_outside_of_motet_is_imported_without_trust(tmp_path, monkeypatch):
     marker = tmp_path / "ran"
     (tmp_path / "evil_module.py").write_text(

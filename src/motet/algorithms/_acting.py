@@ -14,7 +14,8 @@ import numpy.typing as npt
 from motet import _native
 from motet.algorithm import Field, Space
 from motet.algorithms._distributions import HALF_LOG_TAU, Choices, actions_of
-from motet.algorithms._value import n_actions
+from motet.algorithms._greedy import Bound, Choose
+from motet.algorithms._value import highest, n_actions
 from motet.algorithms.td3 import ActionScale
 from motet.errors import SettingError
 from motet.schedule import Schedule
@@ -32,7 +33,7 @@ class Acting(Protocol):
     fields: Mapping[str, Field]
     """Further fields of a row, which the loss gets in ``batch.extra``."""
     masked: int
-    """Number of actions in a mask of allowed actions; 0: it does not know masks."""
+    """Number of entries of a flat mask of allowed actions (see :mod:`motet.masks`); 0: it does not know masks."""
 
     def choose(
         self,
@@ -62,9 +63,14 @@ class EpsilonGreedy:
     """
 
     def __init__(self, actions: Space, epsilon: Schedule) -> None:
-        self.outputs = self.masked = n_actions(actions)
+        self.outputs = self.masked = n_actions(actions, "EpsilonGreedy")
         self.fields: Mapping[str, Field] = {}
         self._first, self._epsilon = int(getattr(actions, "start", 0)), epsilon
+        self._best = highest(actions, "EpsilonGreedy")
+
+    def best(self) -> Choose:
+        """Return how the greedy action follows from the outputs, for export."""
+        return self._best
 
     def choose(
         self,
@@ -97,8 +103,12 @@ class Categorical:
         if not isinstance(found, Choices):
             raise SettingError(f"Categorical must get a Discrete or MultiDiscrete action space, got {actions!r}")
         self._choices, self.outputs = found, found.outputs
-        self.masked = found.outputs if len(found.counts) == 1 else 0
+        self.masked = found.mask_size
         self.fields: Mapping[str, Field] = {"log_prob": Field(), **found.fields}
+
+    def best(self) -> Choose:
+        """Return how the greedy action follows from the outputs, for export."""
+        return self._choices.best()
 
     def choose(
         self,
@@ -115,9 +125,14 @@ class _BoxRule:
     """Base of rules for Box actions, which losses see as vectors in [-1, 1]."""
 
     masked = 0
+    squashes = False
 
     def __init__(self, actions: Space) -> None:
         self._scale = ActionScale(actions)
+
+    def best(self) -> Bound:
+        """Return how the greedy action follows from the outputs, for export."""
+        return self._scale.best(self.squashes)
 
 
 class DiagonalGaussian(_BoxRule):
@@ -157,6 +172,8 @@ class GaussianNoise(_BoxRule):
         actions: a Box with bounds.
         noise: standard deviation of the noise; the action space is scaled to [-1, 1].
     """
+
+    squashes = True
 
     def __init__(self, actions: Space, noise: Schedule) -> None:
         super().__init__(actions)

@@ -17,7 +17,7 @@ from motet import _native
 from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["DensePlan", "orthogonal"]
 
@@ -79,6 +79,13 @@ class DensePlan:
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting, in the native core."""
         return _Native(self, scale)
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch's layers with the weights of a row."""
+        from motet.algorithms._greedy_module import dense_layers
+
+        parts = [(row[w:b].reshape(n_out, n_in), row[b : b + n_out]) for n_in, n_out, w, b in self.layers]
+        return dense_layers(parts, self.activation, self.activate_last)
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         """Draw weights and biases."""

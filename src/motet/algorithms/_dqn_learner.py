@@ -31,33 +31,31 @@ class DQN(ValueLearner):
     @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
-        config, rows = self.config, batch.reward.shape[1]
-        data = self._fetched(batch)
+        config, data = self.config, self._fetched(batch)
 
         # Double Q-learning needs the online network for both observations.
-        if config.double:
-            here, ahead = self._online.forward_both(data.inputs)
-        else:
-            here, ahead = self._online.forward(data.x, learn=True), None
-        next_values = self._combine(self._target.forward(data.next_x).out)  # [A, B, n]
+        here, ahead = data.look(self._online, ahead=config.double)
+        next_values = self._combine(data.look_ahead(self._target))  # [A, R, n]
         best = data.best(next_values if ahead is None else self._combine(ahead))
         action = data.action.unsqueeze(2)
         goal = torch.addcmul(data.reward, data.discount, next_values.gather(2, best).squeeze(2))
-        chosen = self._combine(here.out).gather(2, action).squeeze(2)
-        error = goal.sub_(chosen)  # [A, B]
+        chosen = self._combine(data.learned(here.out)).gather(2, action).squeeze(2)
+        error = goal.sub_(chosen)  # [A, R]
 
-        slope = error.clamp(-1.0, 1.0).mul_(-1.0 / rows)
+        slope = error.clamp(-1.0, 1.0).mul_(-data.share)
         if data.weight is not None:
             slope.mul_(data.weight)
         grad = self._output_grad(slope.unsqueeze(2), action, here.out.shape[2])
-        self._online.backward(here, grad)
+        self._online.backward(here, data.spread(grad))
         norms = self._clip(config.max_grad_norm)
         if self._measures():
-            loss = self._loss(error, data.weight)
-            self._measure({"loss": loss, "mean_q": chosen.mean(1), "grad_norm": norms})
+            loss = data.mean(self._losses(error, data.weight))
+            self._measure({"loss": loss, "mean_q": data.mean(chosen), "grad_norm": norms})
         self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
-        return Update(self._metrics, self._device.to_host(error.abs_()) if config.prioritised else None)
+        if not config.prioritised:
+            return Update(self._metrics)
+        return Update(self._metrics, self._device.to_host(data.priorities(error.abs_())))
 
     def _combine(self, out: Tensor) -> Tensor:
         """Return action values from the outputs of the last layer."""
@@ -77,7 +75,7 @@ class DQN(ValueLearner):
         return grad
 
     @staticmethod
-    def _loss(error: Tensor, weight: Tensor | None) -> Tensor:
+    def _losses(error: Tensor, weight: Tensor | None) -> Tensor:
         size = error.abs()
         loss = torch.where(size < 1, 0.5 * size * size, size - 0.5)
-        return (loss if weight is None else loss * weight).mean(1)
+        return loss if weight is None else loss * weight

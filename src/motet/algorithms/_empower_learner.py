@@ -47,6 +47,7 @@ class Targets(NamedTuple):
     loss: Tensor  # [A, B, R]: -Q_r
     power: Tensor  # [A, N, humans]: X_h of the successors
     value: Tensor  # [A, N]: V_r of the successors, 0 where terminal
+    row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r, 1 on average; None: 1. V_e's weight contains it.
 
 
 class Formulas:
@@ -105,6 +106,17 @@ class Formulas:
         return Targets(aim, weight, loss, power, value)
 
 
+def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Return 0 for rows ``[A, B]`` made before the floor of their agent; the others have equal weights, 1 on average.
+
+    If all are too old, as where no newer rows have arrived yet, all count.
+    """
+    fresh = made >= np.array(floors)[:, None]
+    fresh |= ~fresh.any(1, keepdims=True)
+    weights: npt.NDArray[np.float32] = (fresh / fresh.mean(1, keepdims=True)).astype(np.float32)
+    return weights
+
+
 _METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")
 
 
@@ -145,6 +157,10 @@ class Empower(FlatRows):
         learns = [alone or config.stages.index(*count) > 0 for count in counts]
         if any(learns):
             self._check_power(rows, targets.power)
+        if config.expires:
+            floors = [value_at(config.oldest, step, config.stages, updates) for step, updates in counts]
+            fresh = self._device.to_device(_row_weights(batch.extra["made"], floors)).unsqueeze(2)
+            targets = targets._replace(weight=targets.weight * fresh, row_weight=fresh)
         return rows, targets, learns
 
     def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
@@ -235,7 +251,10 @@ class EmpowerNetworks(FlatLearner, Empower):
         # log(-Q_r) with the loss  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
         done = self._online[1].forward(x, learn=True)
         robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-done.out)
-        self._online[1].backward(done, robot_error.clamp_min(-_STEEPEST) / count)
+        slope = robot_error.clamp_min(-_STEEPEST)
+        if targets.row_weight is not None:
+            slope *= targets.row_weight
+        self._online[1].backward(done, slope / count)
         for grad in self._grads:
             clip_rows(grad, config.max_grad_norm)
         self._note(batch, rows, targets, error, robot_error)
@@ -293,6 +312,9 @@ class EmpowerTables(Empower):
         rows, targets, learns = self._learn_targets(batch, steps)
         rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
         aim, weight, loss = (part.numpy() for part in targets[:3])
+        row_weight = np.ones_like(loss)
+        if targets.row_weight is not None:
+            row_weight *= targets.row_weight.numpy()
         errors = np.empty_like(aim), np.empty_like(loss)
         for a, numbers in enumerate(self._numbers[:, rows.n :]):
             errors[0][a] = self._values[a, numbers] - aim[a]
@@ -300,7 +322,7 @@ class EmpowerTables(Empower):
             _average(self._values[a], self._weighed[a], numbers, aim[a], weight[a], rates[0][a])
             if learns[a]:
                 lost = np.exp(self._losses[a], dtype=np.float64)
-                _average(lost, self._visits[a], numbers, loss[a], np.ones_like(loss[a]), rates[1][a])
+                _average(lost, self._visits[a], numbers, loss[a], row_weight[a], rates[1][a])
                 touched = np.unique(numbers)
                 self._losses[a, touched] = np.log(np.maximum(lost[touched], 1e-30))
         self._note(batch, rows, targets, *map(torch.from_numpy, errors))

@@ -39,6 +39,8 @@ class _InputLeaf:
     """Frames, then the axes of the space."""
     highest: int
     """Highest number of values of a component of a MultiDiscrete space; 0 for other spaces."""
+    dtype: str
+    """Of the space's arrays."""
 
 
 class Encoder:
@@ -61,9 +63,8 @@ class Encoder:
             frames = (n_frames,) if n_frames > 1 else ()
             start = int(leaf.start) if classes and hasattr(leaf, "start") else 0
             highest = int(np.max(leaf.nvec, initial=0)) if hasattr(leaf, "nvec") else 0
-            self._leaves.append(
-                _InputLeaf(path, self.size, size, classes, start, scale, (*frames, *leaf.shape), highest)
-            )
+            shape, dtype = (*frames, *leaf.shape), np.dtype(leaf.dtype).name
+            self._leaves.append(_InputLeaf(path, self.size, size, classes, start, scale, shape, highest, dtype))
             self.size += size
         only = self._leaves[0]
         self._plain = len(self._leaves) == 1 and not only.path and not only.classes
@@ -87,6 +88,25 @@ class Encoder:
             else:
                 np.multiply(part.reshape(into.shape), np.float32(leaf.scale), out=into, casting="unsafe")
         return rows
+
+    def leaves(self) -> list[dict[str, Any]]:
+        """Return the arrays of an observation in order, as plain values: where they lie and how they are encoded."""
+        return [
+            {
+                "path": list(leaf.path), "shape": list(leaf.shape), "dtype": leaf.dtype, "classes": leaf.classes,
+                "start": leaf.start,
+            }
+            for leaf in self._leaves
+        ]  # fmt: skip
+
+    def scales(self) -> npt.NDArray[np.float32]:
+        """Return the factor of each input."""
+        return np.concatenate([np.full(leaf.size, leaf.scale, np.float32) for leaf in self._leaves])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an observation that is one array of numbers; () for others."""
+        return self._leaves[0].shape if self._plain and not self._leaves[0].highest else ()
 
     @property
     def has_indices(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
+from motet.algorithms._batch_tensors import BatchTensors, Tensors
 from motet.algorithms._device import Device
 from motet.algorithms._plans import Pass, Seed
 from motet.algorithms._value_learner import ValueLearner
@@ -28,16 +29,12 @@ class _QuantilePass(NamedTuple):
 class _Quantiles(Protocol):
     """The networks of A agents, which map a state and tau to the tau-quantile of each action's return."""
 
-    def look(self, x: Tensor) -> Tensor:
-        """Return the states of observations."""
+    def look(self, data: BatchTensors, ahead: bool) -> tuple[Pass, Tensor | None]:
+        """Return the states of observations to learn from, and with ``ahead`` those in which transitions end."""
         ...
 
-    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Return the states of two halves of observations; the first ones to learn from."""
-        ...
-
-    def look_to_learn(self, x: Tensor) -> Pass:
-        """Return the states of observations to learn from."""
+    def look_ahead(self, data: BatchTensors) -> Tensor:
+        """Return the states in which transitions end."""
         ...
 
     def means(self, states: Tensor) -> Tensor:
@@ -48,7 +45,7 @@ class _Quantiles(Protocol):
         """Return the quantiles of states for taus ``[A, B, N]``."""
         ...
 
-    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+    def backward(self, data: BatchTensors, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
         ...
 
@@ -72,14 +69,11 @@ class _Parts:
         self._mean_cosines = device.to_device(config._mean_cosines()).expand(len(rows), -1, -1)
         self._multiples = device.to_device(config._multiples().astype(np.float32))
 
-    def look(self, x: Tensor) -> Tensor:
-        return self._trunk.forward(x).out
+    def look(self, data: BatchTensors, ahead: bool) -> tuple[Pass, Tensor | None]:
+        return data.look(self._trunk, ahead)
 
-    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        return self._trunk.forward_both(x)
-
-    def look_to_learn(self, x: Tensor) -> Pass:
-        return self._trunk.forward(x, learn=True)
+    def look_ahead(self, data: BatchTensors) -> Tensor:
+        return data.look_ahead(self._trunk)
 
     def means(self, states: Tensor) -> Tensor:
         embedded = self._embedding.forward(self._mean_cosines).out  # [A, K, H]
@@ -96,15 +90,15 @@ class _Parts:
         head = self._head.forward(product.flatten(1, 2), learn)
         return _QuantilePass(head.out, (embedding, head))
 
-    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+    def backward(self, data: BatchTensors, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         embedding, head = done.kept
         back = self._head.backward(head, grad.flatten(1, 2))
         assert back is not None
         shape = (*grad.shape[:3], states.out.shape[2])  # [A, B, N, H]
         back = back.view(shape)
         grad_states = (back * embedding.out.view(shape)).sum(2)
-        self._embedding.backward(embedding, back.mul_(states.out.unsqueeze(2)).flatten(1, 2))
-        self._trunk.backward(states, grad_states)
+        self._embedding.backward(embedding, back.mul_(data.learned(states.out).unsqueeze(2)).flatten(1, 2))
+        self._trunk.backward(states, data.spread(grad_states))
 
 
 class _Whole:
@@ -117,15 +111,13 @@ class _Whole:
         self._net = plan.trunk.bind(rows[:, part], None if grad is None else grad[:, part], seed=seed)
         self._n, self._fixed = plan.trunk.outputs, device.to_device(config._fixed_taus().astype(np.float32))
 
-    def look(self, x: Tensor) -> Tensor:
-        return x
+    def look(self, data: BatchTensors, ahead: bool) -> tuple[Pass, Tensor | None]:
+        assert isinstance(data, Tensors)  # such a network has no memory
+        return Pass(data.x), data.next_x if ahead else None
 
-    def look_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        half = x.shape[1] // 2
-        return Pass(x[:, :half]), x[:, half:]
-
-    def look_to_learn(self, x: Tensor) -> Pass:
-        return Pass(x)
+    def look_ahead(self, data: BatchTensors) -> Tensor:
+        assert isinstance(data, Tensors)
+        return data.next_x
 
     def means(self, states: Tensor) -> Tensor:
         taus = self._fixed.expand(*states.shape[:2], -1)
@@ -135,7 +127,7 @@ class _Whole:
         done = self._net.forward(torch.cat([states, taus], 2), learn)
         return _QuantilePass(done.out.view(len(states), -1, self._n), done)
 
-    def backward(self, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
+    def backward(self, data: BatchTensors, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
         self._net.backward(done.kept, grad.flatten(2))
 
 
@@ -154,35 +146,34 @@ class IQN(ValueLearner):
     @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
-        config, rows = self.config, batch.reward.shape[1]
-        data = self._fetched(batch)
-        taus, next_taus = self._draw(rows)
+        config, data = self.config, self._fetched(batch)
+        taus, next_taus = self._draw(data.rows)
 
         # The order matters: passes of a network with equal numbers of rows share buffers, and the backward pass needs
         # the content of the last one.
-        if config.double:
-            here, ahead = self._online.look_both(data.inputs)
-        else:
-            here, ahead = self._online.look_to_learn(data.x), None
-        next_states = self._target.look(data.next_x)
+        here, ahead = self._online.look(data, ahead=config.double)
+        next_states = self._target.look_ahead(data)
         best = data.best(self._target.means(next_states) if ahead is None else self._online.means(ahead))
         next_quantiles = self._target.quantiles(next_states, next_taus).out
         goal = self._of(next_quantiles, best.squeeze(2)).mul_(data.discount.unsqueeze(2)).add_(data.reward.unsqueeze(2))
-        done = self._online.quantiles(here.out, taus, learn=True)
-        chosen = self._of(done.out, data.action)  # [A, B, N]
+        done = self._online.quantiles(data.learned(here.out), taus, learn=True)
+        chosen = self._of(done.out, data.action)  # [A, R, N]
 
-        scale = 1.0 / rows if data.weight is None else (data.weight / rows).unsqueeze(2)
+        scale = data.scale()
+        if isinstance(scale, Tensor):
+            scale = scale.unsqueeze(2)
         slope, losses = quantile_loss(chosen, goal, taus, config.kappa)
-        self._online.backward(here, done, self._output_grad(slope.mul_(scale), data.action, done.out.shape[2]))
+        self._online.backward(data, here, done, self._output_grad(slope.mul_(scale), data.action, done.out.shape[2]))
         norms = self._clip(config.max_grad_norm)
         if self._measures():
             loss = (losses() * scale).sum((1, 2)) if isinstance(scale, Tensor) else losses().sum((1, 2)) * scale
-            self._measure({"loss": loss, "mean_q": chosen.mean((1, 2)), "grad_norm": norms})
+            self._measure({"loss": loss, "mean_q": data.mean(chosen), "grad_norm": norms})
         self._adam(config._rates(steps, self.counters[:, 0].tolist()), config.adam_eps)
         self._move_targets(config.target_every, config.target_rate)
         if not config.prioritised:
             return Update(self._metrics)
-        return Update(self._metrics, self._device.to_host((goal.mean(2) - chosen.mean(2)).abs_()))
+        errors = (goal.mean(2) - chosen.mean(2)).abs_()
+        return Update(self._metrics, self._device.to_host(data.priorities(errors)))
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor]:
         """Draw taus ``[A, B, N]``, and those of the next states ``[A, B, N']``."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.algorithm import Field
-from motet.errors import SettingError
+from motet.errors import ModelError, SettingError
 from motet.world.coded import Bounded, CodedModel, Facts
 
 __all__ = ["AsksModel", "ModelQueries", "RowLayout"]
@@ -132,7 +132,13 @@ class ModelQueries:
             for i, (p, successor) in enumerate(found):
                 number[action, i] = numbers.setdefault(successor, len(numbers))
                 probability[action, i] = p
-        facts: list[Facts] = [self.facts.made(one, lambda: coded.facts(one)) for one in numbers]  # noqa: B023
+        facts: list[Facts] = []
+        for i, one in enumerate(numbers):
+            try:
+                facts.append(self.facts.made(one, lambda: coded.facts(one)))  # noqa: B023
+            except ModelError as error:
+                action = int(np.argwhere((number == i) & (probability > 0))[0, 0])
+                raise ModelError(f"{error} (after state {state!r}, actions {coded.joint(profile, action)})") from error
         code = np.zeros((layout.distinct, layout.size), layout.dtype)
         ended = np.zeros(layout.distinct, np.bool_)
         holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)

@@ -226,6 +226,12 @@ class ModulePlan:
                     own.copy_(torch.from_numpy(rows[parameter.part].reshape(parameter.shape)))
         return made
 
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch modules with the parameters of a row: plain layers, or the network on rows of numbers."""
+        from motet.algorithms._greedy_module import layers_of_module
+
+        return layers_of_module(self, self.module(row).eval())
+
     def skeletons(self, rows: Tensor, training: bool) -> list[nn.Module]:
         """Return one network for each of ``rows`` ``[A, size]``, whose parameters are views of the row."""
         from torch import nn

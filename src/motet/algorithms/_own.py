@@ -132,6 +132,12 @@ def memory_of(config: Any) -> Any:
     return getattr(config, "memory", None)
 
 
+def refuse_memory(config: Any, name: str) -> None:
+    """Raise if a config asks for a memory beside a network of the user, which sees the observation."""
+    if memory_of(config) is not None:
+        raise SettingError(f"memory must be None with {name}, got {config.memory!r}; give an encoder instead")
+
+
 def check_plan(*plans: Any, remembers: bool = False) -> None:
     """Raise if a user's network breaks a rule, before anything starts. ``remembers``: it may have a memory."""
     for plan in plans:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["ActorNetwork", "ChainPlan", "LearnerNetwork", "NetworkPlan", "Pass", "RowPlan", "Seed", "chained", "padded"]
 
@@ -90,6 +90,10 @@ class NetworkPlan(RowPlan, Protocol):
 
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting; ``scale`` multiplies its inputs."""
+        ...
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch modules with the parameters of a row; each takes the outputs ``[B, n]`` of the one before."""
         ...
 
 
@@ -192,6 +196,10 @@ class ChainPlan:
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting."""
         return _ActingChain(self.first.acting(scale), self.second.acting(), self.first.size, self.first.state_size)
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch modules with the parameters of a row."""
+        return [*self.first.layers_of(row[: self.first.size]), *self.second.layers_of(row[self.first.size :])]
 
 
 class _BoundChain:

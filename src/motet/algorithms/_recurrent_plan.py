@@ -17,7 +17,7 @@ from motet.algorithms._blocks import orthogonal
 from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed, padded
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["Kind", "RecurrentPlan"]
 
@@ -88,6 +88,16 @@ class RecurrentPlan:
     def acting(self, scale: float = 1.0) -> ActorNetwork:
         """Make the network for acting, in the native core."""
         return _NativeStep(self, scale)
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        """Return torch's cell with the weights of a row."""
+        from torch import from_numpy, nn
+
+        cell = (nn.GRUCell if self.kind == "gru" else nn.LSTMCell)(self.inputs, self.outputs)
+        parts = zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), self.parts, self.shapes, strict=True)
+        for name, part, shape in parts:
+            getattr(cell, name).data.copy_(from_numpy(row[part].reshape(shape).copy()))
+        return [cell]
 
     def native(self, scale: float = 1.0) -> _native.Recurrent:
         """Make the passes in the native core; ``scale`` multiplies the inputs of steps."""

@@ -13,14 +13,16 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from motet import _native
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Choose, Greedy, Layered
 from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.masks import is_discrete
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
 
-__all__ = ["ValueBehaviour", "ValueConfig", "n_actions"]
+__all__ = ["ValueBehaviour", "ValueConfig", "highest", "n_actions"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class ValueConfig:
     encoder: NetworkSetting = None
     """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, which
     maps an observation to features, its path "module:function", or a name such as "parts"."""
+    memory: Literal["gru", "lstm"] | None = None
+    """Memory of the policy, a recurrent layer before the hidden layers; None: it sees the newest observation only. With
+    a memory, updates learn from sequences of consecutive rows."""
+    memory_size: Annotated[int, Ge(1)] = 64
+    """Number of outputs of the memory."""
+    sequence_length: Annotated[int, Ge(1)] = 32
+    """Number of consecutive rows of a sequence from which a policy with a memory learns."""
+    burn_in: Annotated[int, Ge(0)] = 8
+    """Number of rows before them that only bring the memory up to date: the stored state before the first one is that
+    of an older version."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -46,7 +58,7 @@ class ValueConfig:
     """Double Q-learning: the online network selects the next action, the target network evaluates it; turned off, the
     target network does both."""
     batch_size: Annotated[int, Ge(1)] = 64
-    """Number of transitions in an update."""
+    """Number of transitions in an update; with a memory, of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
     """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
@@ -61,7 +73,7 @@ class ValueConfig:
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
     """Exploration rate: probability of a random action."""
     prioritised: bool = False
-    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
+    """Prioritised replay: sample transitions or sequences by their last TD errors instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
@@ -76,7 +88,7 @@ class ValueConfig:
     def __post_init__(self) -> None:
         check_config(self)
         check_min_rows(self)
-        self._reader({})
+        self._reader({}, self.memory_size if self.memory else 0)
 
     @property
     def header(self) -> HeaderSpec:
@@ -85,14 +97,34 @@ class ValueConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
-        return self._reader({"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {})
+        n = n_actions(action_space, type(self).__name__.removesuffix("Config"))
+        own = self.memory is not None or self.network is not None or self.encoder is not None
+        state_size = self._state_size(observation_space, action_space) if own else 0
+        extra = {"mask": Field((n,), "bool", next=True)} if masked else {}
+        return self._reader(extra, state_size)
 
-    def _reader(self, extra: Mapping[str, Field]) -> ReaderSettings:
+    def _reader(self, extra: Mapping[str, Field], memory: int) -> ReaderSettings:
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
             n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
-            extra=extra, stages=self.stages,
+            extra=extra, memory=memory, length=self.burn_in + self.sequence_length if memory else 0,
+            burn_in=self.burn_in if memory else 0, stages=self.stages,
         )  # fmt: skip
+
+    def _state_size(self, observation_space: Space, action_space: Space) -> int:
+        """Return the size of the policy's memory."""
+        raise NotImplementedError
+
+    def _best(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]],
+        first: int = 0,
+    ) -> Greedy:
+        """Return the policy that takes the action of the highest value, of which the outputs from ``first`` tell."""
+        choice = highest(action_space, type(self).__name__.removesuffix("Config"), first)
+        return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
         epsilon = value_at(self.epsilon, step, self.stages, updates)
@@ -103,12 +135,17 @@ class ValueConfig:
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
-def n_actions(space: Space) -> int:
-    """Return the number of actions of a Discrete space."""
-    n = getattr(space, "n", None)
-    if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
-        raise SettingError(f"action space must be Discrete (int64) for DQN and IQN, got {space!r}; use ppo")
-    return int(n)
+def highest(space: Space, name: str, first: int = 0) -> Choose:
+    """Return the choice of the highest action value; ``first`` is the number of outputs before the values."""
+    return Choose((n_actions(space, name),), (int(getattr(space, "start", 0)),), (), first)
+
+
+def n_actions(space: Space, name: str) -> int:
+    """Return the number of actions of a Discrete space. ``name``: of the algorithm, for the error."""
+    if is_discrete(space) and np.dtype(space.dtype) == np.int64:
+        return int(space.n)
+    dtype = " with dtype int64" if is_discrete(space) else ""
+    raise SettingError(f"{name} needs a Discrete action space{dtype}, got {space!r}; use ppo")
 
 
 class ValueBehaviour:
@@ -119,10 +156,13 @@ class ValueBehaviour:
 
     def __init__(self, encoder: Encoder, action_space: Space) -> None:
         self._encoder = encoder
-        self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
+        self._n = n_actions(action_space, type(self).__name__.removesuffix("Behaviour"))
+        self._first = int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
         self._loaded, self._explores = False, False
         self._epsilon = 1.0
+        self.state_size = 0
+        """Number of values of its memory; 0: it has none."""
 
     def begin(self, seed: int) -> None:
         """Restart the random stream from a seed."""
@@ -144,18 +184,45 @@ class ValueBehaviour:
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B]`` for observations ``[B, ...]``, and no extra fields."""
-        values = self.values(observations, explore)
+        return self._chosen(self.values(observations, explore), masks, explore), {}
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return actions, the memory as an extra field, and the memory after these observations."""
+        values, new = self._values_from(self._encoder.rows(observations), state, self._seed(explore))
+        return self._chosen(values, masks, explore), {"memory": state}, new
+
+    def _chosen(
+        self, values: npt.NDArray[np.float32], masks: npt.NDArray[np.bool_] | None, explore: bool
+    ) -> npt.NDArray[np.int64]:
         actions = np.empty(len(values), np.int64)
         draws = self._rng.random((len(values), 2)) if explore else None
         _native.choose(values, masks, draws, self._epsilon, self._first, actions)
-        return actions, {}
+        return actions
 
     def values(self, observations: Nest, explore: bool = False) -> npt.NDArray[np.float32]:
         """Return the action values ``[B, n]``; those of a network that explores by itself differ with ``explore``."""
-        if not self._loaded:
-            raise NotReadyError("this behaviour has no weights yet: call load first")
-        seed = int(self._rng.integers(2**63)) if explore and self._explores else None
+        if self.state_size:
+            raise NotReadyError("this behaviour has a memory: call act_from with its state")
+        seed = self._seed(explore)
         return self._values(self._encoder.rows(observations), seed)
 
+    def _seed(self, explore: bool) -> int | None:
+        """Return a seed if the network is to explore by noise."""
+        if not self._loaded:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        return int(self._rng.integers(2**63)) if explore and self._explores else None
+
     def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
+        raise NotImplementedError
+
+    def _values_from(
+        self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the action values, and the memory after the rows."""
         raise NotImplementedError

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._own import Seen, check_plan
+from motet.algorithms._greedy import Greedy
+from motet.algorithms._own import Seen, check_plan, refuse_memory
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
@@ -71,11 +72,20 @@ class DQNConfig(ValueConfig):
         """Make the acting half."""
         return DQNBehaviour(self, observation_space, action_space)
 
+    def _state_size(self, observation_space: Space, action_space: Space) -> int:
+        return self._plan(observation_space, action_space).state_size
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        plan = self._plan(observation_space, action_space)
+        return self._best(observation_space, action_space, [(plan, weights[: plan.size])], self.dueling)
+
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
-        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space) + self.dueling
+        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, "DQN") + self.dueling
         if self.network is not None:
+            refuse_memory(self, "network")
             return seen.network(self.network, "network", outputs)
-        first = None if self.encoder is None else seen.encoder(self.encoder)
+        first = seen.remembered(self, None if self.encoder is None else seen.encoder(self.encoder))
         return chained(first, DensePlan((seen.size if first is None else first.outputs, *self.hidden, outputs)))
 
 
@@ -86,7 +96,7 @@ class DQNBehaviour(ValueBehaviour):
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
         plan = config._plan(observation_space, action_space)
         self._net, self._size, self._explores = plan.acting(self._encoder.scale), plan.size, plan.explores
-        self._dueling = config.dueling
+        self._dueling, self.state_size = config.dueling, plan.state_size
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
@@ -94,7 +104,16 @@ class DQNBehaviour(ValueBehaviour):
         self._net.load(weights[: self._size])
 
     def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
-        values = self._net.forward(rows, seed)
+        return self._combined(self._net.forward(rows, seed))
+
+    def _values_from(
+        self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        out, new = self._net.step(rows, state, seed)
+        return self._combined(out), new
+
+    def _combined(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return action values, given the outputs of the last layer."""
         if not self._dueling:
             return values
         advantage = values[:, 1:]

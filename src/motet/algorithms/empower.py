@@ -26,7 +26,7 @@ from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
 from motet.errors import NotReadyError
 from motet.nest import Nest
-from motet.schedule import Linear, Schedule, Staged, Stages, value_at
+from motet.schedule import Linear, Schedule, Staged, Stages, check_rising, value_at
 from motet.settings import FINITE
 from motet.world.coded import Bounded, CodedModel, coded_by
 
@@ -110,12 +110,16 @@ class EmpowerConfig:
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 500
     """Rows in the replay buffer before the first update."""
+    oldest: Annotated[Schedule, Ge(0)] = 0.0
+    """Number of updates before which a row must not have been made to be learned from. It never falls. Instead of
+    clearing the replay, it lets old rows expire one by one: ``Linear(0, 10_000, 30_000, by="updates")``."""
     stages: Stages = _STAGES
     """Stages of the run. In the first one only V_e is learned, if there are several."""
 
     def __post_init__(self) -> None:
         check_config(self)
         check_min_rows(self)
+        check_rising("oldest", self.oldest, self.stages)
 
     @property
     def header(self) -> HeaderSpec:
@@ -133,6 +137,11 @@ class EmpowerConfig:
         return value_at(self.beta, 1 << 60, self.stages, 1 << 60)
 
     @property
+    def expires(self) -> bool:
+        """Whether rows expire, and so hold when they were made."""
+        return self.oldest != 0
+
+    @property
     def lasting(self) -> float:
         """c: weight of U_r in a step of duration 1."""
         return 1.0 if self.gamma == 1 else (1 - self.gamma) / -math.log(self.gamma)
@@ -142,7 +151,7 @@ class EmpowerConfig:
         layout = RowLayout.of(self, coded_by(observation_space))
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
-            extra=_fields(layout), next_observation=False, stages=self.stages,
+            extra=_fields(layout, self.expires), next_observation=False, stages=self.stages,
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
@@ -176,13 +185,20 @@ class EmpowerConfig:
         return values, losses
 
 
-def _fields(layout: RowLayout) -> dict[str, Field]:
+def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
     """Return the fields that the acting half adds to a row."""
-    return layout.fields() | {
-        "share": Field((layout.profiles,), "float32"),  # weight of the profile
-        "ratio": Field((layout.profiles, layout.goals), "float32"),  # pi_h(a_h | s, g) over the prior of a_h, by goal
-        "known": Field((), "float32"),  # share of the queries that the cache answered
-    }
+    made = {"made": Field((), "int64")} if expires else {}  # updates of the weights by which the actor acted
+    return (
+        layout.fields()
+        | made
+        | {
+            "share": Field((layout.profiles,), "float32"),  # weight of the profile
+            "ratio": Field(
+                (layout.profiles, layout.goals), "float32"
+            ),  # pi_h(a_h | s, g) over the prior of a_h, by goal
+            "known": Field((), "float32"),  # share of the queries that the cache answered
+        }
+    )
 
 
 class _HumanChoices(NamedTuple):
@@ -202,7 +218,7 @@ class EmpowerBehaviour:
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
         self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
-        self._fields = _fields(self.layout)
+        self._fields = _fields(self.layout, config.expires)
         self._net: ActorNetwork | None = None
         self._values: ActorNetwork | None = None
         if not config.tables:
@@ -213,6 +229,7 @@ class EmpowerBehaviour:
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._beta = self._epsilon = 0.0
+        self._made = 0
         self._humans, self._queries = Bounded(config.cache), ModelQueries(config, coded, self.layout)
 
     def begin(self, seed: int) -> None:
@@ -230,6 +247,7 @@ class EmpowerBehaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version: weights and the exponent of the policy belong together."""
         self._weights, self._beta, self._epsilon = weights, float(header["beta"]), float(header["epsilon"])
+        self._made = int(header["learner_step"]) if self.config.expires else 0
         if self._net is not None and self._values is not None:
             self._net.load(weights[self._part])
             self._values.load(weights[self._first])
@@ -249,6 +267,8 @@ class EmpowerBehaviour:
         actions = (shares.cumsum(1) < draws[:, :1] * shares.sum(1, keepdims=True)).sum(1)
         for i, code in enumerate(observations):
             self._ask(code, draws[i, 1:], {name: array[i] for name, array in extra.items()})
+        if self.config.expires:
+            extra["made"][:] = self._made
         for i in range(rows):
             extra["known"][i] = self._queries.known
         return np.minimum(actions, shares.shape[1] - 1), extra

@@ -20,13 +20,16 @@ from annotated_types import Ge, Gt
 from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
-from motet.algorithms._own import Seen, check_plan
+from motet.algorithms._greedy import Greedy
+from motet.algorithms._own import Seen, check_plan, refuse_memory
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from motet.algorithms._iqn_learner import IQN
 
 __all__ = ["IQNBehaviour", "IQNConfig"]
@@ -80,14 +83,23 @@ class IQNConfig(ValueConfig):
         """Make the acting half."""
         return IQNBehaviour(self, observation_space, action_space)
 
+    def _state_size(self, observation_space: Space, action_space: Space) -> int:
+        return self._plan(observation_space, action_space).trunk.state_size
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        plan = self._plan(observation_space, action_space)
+        return self._best(observation_space, action_space, [(_Mean(self, plan), weights[: plan.size])])
+
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
-        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space), None
+        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, "IQN"), None
         if self.network is not None:
+            refuse_memory(self, "network")
             trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)
             if getattr(trunk, "second", ""):
                 return IQNPlan(trunk, None, None)
         else:
-            first = None if self.encoder is None else seen.encoder(self.encoder)
+            first = seen.remembered(self, None if self.encoder is None else seen.encoder(self.encoder))
             inputs = seen.size if first is None else first.outputs
             trunk = chained(first, DensePlan((inputs, *self.hidden), activate_last=True))
         embedding = DensePlan((self.cosines, trunk.outputs), activate_last=True)
@@ -138,6 +150,43 @@ class IQNPlan:
                 plan.initialise(row[part], rng)
 
 
+class _Mean:
+    """The mean over fixed taus as layers that do not know taus: the first layer of the head computes them all."""
+
+    def __init__(self, config: IQNConfig, plan: IQNPlan) -> None:
+        self._config, self._plan = config, plan
+
+    def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
+        from torch import nn
+
+        from motet.algorithms._greedy_module import OnRows, dense_layers
+        from motet.algorithms._module_plan import ModulePlan
+
+        plan = self._plan
+        trunk, embedding, head = (row[part] for part in plan.parts)
+        if plan.embedding is None or plan.head is None:
+            assert isinstance(plan.trunk, ModulePlan)
+            return [OnRows(plan.trunk, plan.trunk.module(trunk).eval(), self._config._fixed_taus().tolist())]
+        acting = plan.embedding.acting()
+        acting.load(embedding)
+        embedded = acting.forward(self._config._mean_cosines()).astype(np.float64)  # [taus, features]
+        given = [
+            (head[w:b].reshape(n_out, n_in).astype(np.float64), head[b : b + n_out])
+            for n_in, n_out, w, b in plan.head.layers
+        ]
+        (weight, bias), *rest = given
+        if not rest:  # the mean of linear functions is the function of the mean
+            return [*plan.trunk.layers_of(trunk), *dense_layers([(weight * embedded.mean(0), bias)], "relu", False)]
+        taus, width = len(embedded), len(weight)
+        wide = (weight * embedded[:, None]).reshape(taus * width, -1), np.tile(bias, taus)
+        last, last_bias = rest[-1]
+        mean = np.tile(last / taus, taus), last_bias
+        return [
+            *plan.trunk.layers_of(trunk), *dense_layers([wide], "relu", True), nn.Unflatten(1, (taus, width)),
+            *dense_layers(rest[:-1], "relu", True), nn.Flatten(), *dense_layers([mean], "relu", False),
+        ]  # fmt: skip
+
+
 class IQNBehaviour(ValueBehaviour):
     """The acting half of IQN. It computes what depends on the weights alone once per version, at the first use."""
 
@@ -145,6 +194,7 @@ class IQNBehaviour(ValueBehaviour):
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
         self._plan = plan = config._plan(observation_space, action_space)
         self._explores, self._stale = plan.trunk.explores, True
+        self.state_size = plan.trunk.state_size
         self._taus = config._fixed_taus().astype(np.float32)
         self._cosines = config._mean_cosines()
         # Without hidden layers in the head, the mean over taus equals a network of the trunk and one linear layer.
@@ -169,8 +219,18 @@ class IQNBehaviour(ValueBehaviour):
             whole: npt.NDArray[np.float32] = quantiles.mean(1)
             return whole
         states = self._trunk.forward(rows, seed)
-        if self._folded is not None:
-            return states
+        return states if self._folded is not None else self._means(states)
+
+    def _values_from(
+        self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        if self._stale:
+            self._prepare(self._weights)
+        states, new = self._trunk.step(rows, state, seed)
+        return self._means(states), new
+
+    def _means(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return action values, given the features of states."""
         mean: npt.NDArray[np.float32] = self._head.forward(states[:, None] * self._embedded).mean(1)
         return mean
 

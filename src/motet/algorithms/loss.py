@@ -21,6 +21,7 @@ from annotated_types import Ge, Gt, Interval
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._acting import Acting, Categorical, DiagonalGaussian, EpsilonGreedy, GaussianNoise
+from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
@@ -272,8 +273,8 @@ class LossConfig:
         if masked:
             if not rule.masked:
                 raise SettingError(
-                    f"acting must be EpsilonGreedy or Categorical with Discrete actions in a world with action masks, "
-                    f"got {type(rule).__name__} with {action_space!r}"
+                    "acting must be EpsilonGreedy or Categorical in a world with action masks, got "
+                    f"{type(rule).__name__} with {action_space!r}"
                 )
             extra["mask"] = Field((rule.masked,), "bool", next=True)
         return self._reader(extra)
@@ -311,6 +312,15 @@ class LossConfig:
     def behaviour(self, observation_space: Space, action_space: Space) -> LossBehaviour:
         """Make the acting half."""
         return LossBehaviour(self, observation_space, action_space)
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export; ``acting`` must have a method ``best``."""
+        rule, seen = self.acting(action_space), Seen(observation_space, self.n_frames)
+        plan = _plan(*next(iter(_networks(self, seen, action_space).items())), seen)
+        if not hasattr(rule, "best"):
+            raise SettingError(f"acting must have a method best for export, got {type(rule).__name__}")
+        assert not isinstance(plan, LearnedPlan)
+        return Greedy(seen.rows, [(plan, weights[: plan.size])], rule.best())
 
     def _schedules(self) -> dict[str, Schedule]:
         """The settings that may be schedules, by name."""

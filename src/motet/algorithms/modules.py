@@ -301,6 +301,17 @@ class _Channels(nn.Module):
         x = x.reshape(-1, *self.axes)
         return (x.movedim(4, 2) if self.last else x).flatten(1, 2)  # frames become channels
 
+    def plain(self) -> list[nn.Module]:
+        """Return torch's layers that do the same."""
+        if not self.last:
+            return [nn.Flatten(), nn.Unflatten(1, (self.count, *self.sides))]
+        frames, channels = self.axes[0], self.axes[3]
+        numbers = math.prod(self.axes)
+        return [
+            nn.Flatten(), nn.Unflatten(1, (numbers, 1, 1)), nn.ChannelShuffle(numbers // channels), nn.Flatten(),
+            nn.Unflatten(1, (channels * frames, *self.sides)), nn.ChannelShuffle(channels),
+        ]  # fmt: skip
+
 
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
@@ -314,6 +325,19 @@ class _Residual(nn.Module):
 
 
 # ---- helpers
+
+
+def plain_parts(module: nn.Module) -> list[nn.Module] | None:
+    """Return layers of torch that compute the same as a module of this file; None if there are none."""
+    if isinstance(module, _Channels):
+        return module.plain()
+    if isinstance(module, _Behind) and isinstance(module.numbers, _FlatNumbers) and module.numbers.values is None:
+        return [nn.Flatten(), module.layers]
+    if isinstance(module, NoisyLinear):
+        layer = nn.Linear(module.weight.shape[1], module.weight.shape[0])
+        layer.weight, layer.bias = module.weight, module.bias
+        return [layer]
+    return None
 
 
 def _chosen(name: str, given: str, known: dict[str, Any]) -> Any:

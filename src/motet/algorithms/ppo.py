@@ -37,8 +37,9 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
-from motet.algorithms._distributions import Choices, actions_of
+from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
+from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_config, check_seeds
@@ -178,9 +179,9 @@ class PPOConfig(Freezing):
         state_size = PPOLayout.of(self, observation_space, action_space).state_size if may_remember else 0
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
-            if not isinstance(actions, Choices) or len(actions.counts) > 1:
-                raise SettingError(f"action masks are only valid with Discrete actions (got {action_space!r})")
-            extra["mask"] = Field((actions.outputs,), "bool", next=True)
+            if not actions.mask_size:
+                raise SettingError(f"action masks are not valid with continuous actions (got {action_space!r})")
+            extra["mask"] = Field((actions.mask_size,), "bool", next=True)
         return self._reader(extra, state_size)
 
     def _reader(self, extra: Mapping[str, Field], memory: int) -> ReaderSettings:
@@ -211,6 +212,14 @@ class PPOConfig(Freezing):
     def behaviour(self, observation_space: Space, action_space: Space) -> PPOBehaviour:
         """Make the acting half."""
         return PPOBehaviour(self, observation_space, action_space)
+
+    def greedy(self, observation_space: Space, action_space: Space, weights: npt.NDArray[np.float32]) -> Greedy:
+        """Return the greedy policy of published weights, for export."""
+        layout = PPOLayout.of(self, observation_space, action_space)
+        plan = chained(layout.encoder, layout.policy)
+        row = weights[layout.encoder_part.start : layout.policy_part.stop]
+        decision = actions_of(action_space).best()
+        return Greedy(Encoder(observation_space, self.n_frames), [(plan, row)], decision, layout.statistics, weights)
 
     def _dense(self, inputs: int, outputs: int, last_gain: float) -> NetworkPlan:
         gains = (math.sqrt(2), last_gain)
@@ -308,7 +317,7 @@ class PPOBehaviour:
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
         if self.state_size:
             raise NotReadyError("this behaviour has a memory: call act_from with its state")
@@ -321,7 +330,7 @@ class PPOBehaviour:
         observations: Nest,
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
         """Return actions and extra fields, and the memory after these observations."""
         rows, seed = self._seen(observations, explore)
         out, new = self._net.step(rows, state, seed)

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("motet.cli.report:report", "compare several runs or seeds on one self-contained HTML page"),
     "eval": ("motet.cli.eval:evaluate_", "play episodes with policies and compare their returns"),
     "tournament": ("motet.cli.tournament:tournament_", "let policies play against each other, and rate them"),
+    "export": ("motet.cli.export:export", "write a trained policy to a file for torch or ONNX, to play without motet"),
     "plan": ("motet.cli.plan:plan", "solve a small world exactly, by enumerating all its states"),
     "bench": ("motet.cli.bench:bench", "measure the speed of motet's parts against other designs and libraries"),
     "completion": ("motet.cli.completion:completion", "print a script for shell completion of commands and flags"),

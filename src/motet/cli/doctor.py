@@ -76,6 +76,7 @@ def examine(directory: str | None = None) -> Iterator[Finding]:
     for name, what in (
         ("ray", "needed for runs on several machines"),
         ("wandb", "needed for --wandb (Weights & Biases)"),
+        ("onnx", "needed for motet export --onnx"),
         ("cpprb", "motet bench compares motet with it"),
         ("torchrl", "motet bench compares motet with it"),
         ("stable-baselines3", "motet bench compares motet with it"),

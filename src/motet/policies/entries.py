@@ -43,6 +43,7 @@ __all__ = [
     "as_entry",
     "as_given",
     "check_entries",
+    "checkpoint_folder",
     "entries",
     "greedy_policy",
     "is_run_policy",
@@ -389,7 +390,7 @@ def _yes(text: str, what: str) -> bool:
 
 def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Entry:
     """Return the policies of a run: each seat gets the agent of the same name, or all seats get ``agent``."""
-    run, folder = _folder(path, step)
+    run, folder = checkpoint_folder(path, step)
     config = run.config()
     configs, trust = config.get("agents", {}), trust or make_importable(run.path, config)
     weights = read_weights(folder)
@@ -448,7 +449,7 @@ def is_run_policy(spec: PolicySpec) -> bool:
     return spec.factory is run_policy
 
 
-def _folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
+def checkpoint_folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]:
     """Return the run and the folder of one checkpoint."""
     if (path / "checkpoint.json").is_file():
         above = path.resolve().parent
@@ -498,7 +499,7 @@ def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], 
     if form != "run" or arguments or not set(options) <= {"agent", "step"}:
         raise SettingError(f"start_from must be a run or checkpoint, with agent= and step= if wanted, got {text!r}")
     step = options.get("step")
-    run, folder = _folder(Path(path), step if step is None else int(_number(step, "step")))
+    run, folder = checkpoint_folder(Path(path), step if step is None else int(_number(step, "step")))
     config, files = run.config(), read_notes(folder)["files"]
     configs = config.get("agents", {})
     names = [name for name in configs if name in files]
@@ -547,7 +548,7 @@ def greedy_policy(
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = make_behaviour(algorithm, observation_space, action_space)
     n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
-    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames)
+    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames, action_space=action_space)
 
 
 def load_policies(
@@ -585,7 +586,7 @@ def load_with(
     from motet.runs.config import rebuild_world
     from motet.world import as_world
 
-    directory, folder = _folder(Path(run), step)
+    directory, folder = checkpoint_folder(Path(run), step)
     config, weights = directory.config(), read_weights(folder)
     trust = trust or make_importable(directory.path, config)
     made = as_world((world or rebuild_world(config.get("world", {}), trust=trust))())

@@ -116,7 +116,7 @@ def describe_world(world: Any) -> dict[str, Any]:
     maker = world
     while isinstance(maker, functools.partial):
         if maker.args:
-            return {"path": None, "given": repr(world), "why": "it is a partial with positional arguments"}
+            return {"path": None, "given": _short(world), "why": "it is a partial with positional arguments"}
         settings = {**maker.keywords, **settings}
         maker = maker.func
     try:
@@ -124,7 +124,13 @@ def describe_world(world: Any) -> dict[str, Any]:
             return {"path": maker.path, "settings": _settings(settings)}
         return {"path": path_of(maker), "settings": _settings(settings)}
     except SettingError as error:
-        return {"path": None, "given": repr(world), "why": str(error)}
+        return {"path": None, "given": _short(world), "why": str(error)}
+
+
+def _short(world: Any) -> str:
+    """The text of a factory, which may hold a whole environment."""
+    text = repr(world)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +147,8 @@ def rebuild_world(plain: Mapping[str, Any], *, trust: bool = False) -> Callable[
     if plain.get("path") is None:
         raise SettingError(
             f"the run's world was {plain.get('given', 'not recorded')}, which cannot be imported "
-            f"({plain.get('why', 'no path')}); resume from Python: motet.resume(run, world=…)"
+            f"({plain.get('why', 'no path')}); give it in Python: motet.resume(run, world=…), "
+            "motet.load_policies(run, world=…)"
         )
     maker = known_by_path(plain["path"], _load(plain["path"], "motet.worlds", trust))
     given: Mapping[str, Any] = plain.get("settings", {})

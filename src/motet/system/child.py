@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -263,7 +264,18 @@ def _enter(
         sys.stderr.flush()
         with contextlib.suppress(OSError):  # the parent may be gone
             home.send_bytes(text.encode(errors="backslashreplace")[-_room(home) :])
+        _end_beside_threads(1)
         raise SystemExit(1) from None
+    _end_beside_threads(0)
+
+
+def _end_beside_threads(code: int) -> None:
+    """End this process if user code has left threads for which Python would wait at the end; else do nothing."""
+    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]  # ends the children of user code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _room(home: multiprocessing.connection.Connection) -> int:

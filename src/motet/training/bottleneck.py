@@ -41,7 +41,7 @@ def bottleneck(snapshot: Snapshot, roster: Roster, cores: int, serial: bool) -> 
     busiest = min(learners, key=_waiting)
     return (
         _of_interruptions(actors)
-        or (_of_lockstep(actors, busiest) if roster.pace.lockstep else "")
+        or _of_turns(actors, busiest, roster)
         or _of_pace(actors, busiest, roster)
         or _of_cores(len(known) + len(learners), roster, cores)
     )
@@ -101,10 +101,18 @@ def _of_interruptions(actors: Shares) -> str:
     return f"The actors wait {_percent(actors, name)} of the time for {advice[name]}."
 
 
-def _of_lockstep(actors: Shares, learner: Shares) -> str:
+def _of_turns(actors: Shares, learner: Shares, roster: Roster) -> str:
+    """What a run loses in which actors and learners take turns."""
+    pace = roster.pace
+    if pace.lockstep:
+        why, setting = "slack is 0", "raise slack"
+    elif pace.period and not pace.ahead:
+        why, setting = "ahead is 0", "set ahead to 1"
+    else:
+        return ""
     return (
-        f"Actors and learners take turns, since slack is 0: actors work {1 - _waiting(actors):.0%} of the time, the "
-        f"busiest learner {1 - _waiting(learner):.0%}; raise slack, so that they work at the same time."
+        f"Actors and learners take turns, since {why}: actors work {1 - _waiting(actors):.0%} of the time, the "
+        f"busiest learner {1 - _waiting(learner):.0%}; {setting}, so that they work at the same time."
     )
 
 
@@ -113,7 +121,7 @@ def _of_pace(actors: Shares, learner: Shares, roster: Roster) -> str:
     if max(by_actors, by_learner) < _LITTLE:
         return ""
     if by_actors >= by_learner:
-        setting = _for_learners(learner, roster)
+        setting = _for_learners(learner, roster) + _balance(by_actors, by_learner, roster)
         return (
             f"The learners limit the run: the busiest works {1 - by_learner:.0%} of the time, and the actors wait "
             f"{_percent(actors, 'pace')} of it for the pace; {setting}."
@@ -126,15 +134,27 @@ def _of_pace(actors: Shares, learner: Shares, roster: Roster) -> str:
     what = {"world": "in the world", "policies": "choosing actions"}[name]
     return (
         f"The actors limit the run: they work {1 - by_actors:.0%} of the time ({_percent(actors, name)} {what}), and "
-        f"every learner waits at least {by_learner:.0%} of it; {setting}."
+        f"every learner waits at least {by_learner:.0%} of it; {setting}{_balance(by_actors, by_learner, roster)}."
     )
+
+
+def _balance(by_actors: float, by_learner: float, roster: Roster) -> str:
+    """Return the updates per step with which both sides of a reproducible run would work equally long.
+
+    There each side waits at the end of every period, so the side with less work always waits.
+    """
+    if not roster.pace.period or by_learner >= 1 or all(policy.settings.once for policy in roster.policies):
+        return ""
+    balanced = roster.pace.updates_per_step * (1 - by_actors) / (1 - by_learner)
+    return f" (both sides would work equally long with updates_per_step {balanced:.2g})"
 
 
 def _for_learners(learner: Shares, roster: Roster) -> str:
     """Return the setting that makes learners faster."""
     every = roster.policies[0].publish_every
     if learner.get("publishing", 0.0) >= _MUCH and not all(policy.settings.once for policy in roster.policies):
-        return f"raise publish_every (now {every}), since publishing takes {_percent(learner, 'publishing')}"
+        name, now = ("period", roster.pace.period) if roster.pace.period else ("publish_every", every)
+        return f"raise {name} (now {now}), since publishing takes {_percent(learner, 'publishing')}"
     settings = []
     if len(roster.processes) < len(roster.policies):
         settings.append(f"raise learner_processes (now {len(roster.processes)})")

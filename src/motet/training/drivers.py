@@ -35,7 +35,7 @@ from motet.training.partnered import PartneredWorlds, close_partners, partnered
 from motet.training.partners import FixedPolicy, host_partners
 from motet.training.periods import ActorPeriods, Records, StackRecord
 from motet.training.progress import ActorProgress
-from motet.training.roster import dealt
+from motet.training.roster import Roster, dealt
 from motet.training.shared import SharedMemory
 from motet.world.batch import WorldBatch, make_world_batch
 
@@ -87,8 +87,8 @@ def make_actor(
     policy_of = [-1 if agent.policy is None else agent.policy for agent in roster.agents]
     if shared.league is not None:
         seeds = partial(seed_for, roster.seed, _OPPONENT, index, start)
-        draw, results = Draw(shared.league), Results(shared.league.results[index])
-        worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block)
+        draw, results = Draw(shared.league, given), Results(shared.league.results[index])
+        worlds = against(shared, worlds, draw, results, seeds, shared.league.league.block, given)
         policy_of = [0]  # the league plays the other side
     worlds = _with_partners(shared, worlds, index, pulse)
     times = times or no_times()
@@ -96,10 +96,20 @@ def make_actor(
     one_thread()  # a behaviour may have loaded torch
     share = None if roster.episodes is None else dealt(roster.episodes, roster.actors, roster.worlds_per_actor)[index]
     seed_of = partial(seed_for, roster.seed, _WORLD, index, start)
-    actor = Actor(worlds, policies, seed_of, policy_of, times, share, shared.board.ended[index])
+    stage_of = partial(_stage_of, roster)
+    actor = Actor(worlds, policies, seed_of, policy_of, times, share, shared.board.ended[index], stage_of)
     if isinstance(worlds, PartneredWorlds):
         actor.finished = worlds.finished  # episodes of learners and partners, in one list
     return actor
+
+
+def _stage_of(roster: Roster, policies: Sequence[Any]) -> str | None:
+    """Return the stage that worlds are told: the least advanced one, by the versions that actors hold."""
+    if not roster.staged:
+        return None
+    stages = {policy: int(policies[policy].subscriber["stage"]) for policy in roster.staged}
+    last = min(stages, key=lambda policy: stages[policy])
+    return roster.policies[last].settings.stages.names[stages[last]]
 
 
 def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: Pulse | None) -> WorldBatch:
@@ -234,9 +244,18 @@ class EpisodeLog:
 
 
 def against(
-    shared: SharedMemory, worlds: WorldBatch, draw: Chooser, results: Listener, seed_of: Callable[..., int], block: int
+    shared: SharedMemory,
+    worlds: WorldBatch,
+    draw: Chooser,
+    results: Listener,
+    seed_of: Callable[..., int],
+    block: int,
+    given: GivenVersion | None = None,
 ) -> WorldBatch:
-    """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side."""
+    """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side.
+
+    ``given``: the version of the player that is an opponent; by default the newest one.
+    """
     (player,), play = shared.roster.policies, shared.roster.self_play
     assert play is not None
     header = {name: np.zeros(shape, dtype)[()] for name, (shape, dtype) in player.config.header.items()}
@@ -248,8 +267,8 @@ def against(
         worlds,
         draw,
         results,
-        [anchor_of(maker.value) for maker in play.makers],
-        Newest(behaviour(), shared.publications[0].subscriber(), tuple(player.config.header)),
+        [anchor_of(maker.value, player.action_space) for maker in play.makers],
+        Newest(behaviour(), shared.publications[0].subscriber(given), tuple(player.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,
         block,
@@ -354,7 +373,7 @@ def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -
         first.publish_every,
         shared.progress(stack, record),
         shared.board,
-        None if shared.league is None else LeagueTable(shared.league),
+        None if shared.league is None else LeagueTable(shared.league, None if record is None else version),
         None if is_shipped(algorithm) else streams,
         times,
         {name: value for name in _SCHEDULED if (value := getattr(first.config, name, None)) is not None},

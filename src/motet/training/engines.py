@@ -37,7 +37,6 @@ def check_in_periods(run: Run) -> None:
     asked = {
         "keep_replay": settings.keep_replay,
         "engine='ray'": settings.engine == "ray",
-        "self_play": settings.self_play,
     }
     for what, is_asked in asked.items():
         if is_asked:

@@ -10,7 +10,9 @@ the weights of the pool, its members and the probability of each opponent, all i
 sees half of a change. The learner alone writes the :class:`LeagueTable`; a restarted learner continues from what was
 published. Each actor alone writes its ring of results. A result is one word that contains its own number, so it cannot
 be torn, and no order between words has to be kept. Probabilities change at *reviews*, at fixed steps of the player. In
-lockstep reviews take place between two rounds, and the league develops as in the serial engine.
+lockstep reviews take place between two rounds, and the league develops as in the serial engine. With periods each phase
+reads the results of the periods up to its own, and publishes the table under its number before it writes the vault;
+actors use the table of their period.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from annotated_types import Ge, Interval
 
 from motet.arrays import ArraySpec
 from motet.errors import SettingError, WaitTimeoutError
-from motet.publication import Publication
+from motet.publication import GivenVersion, Publication
 from motet.settings import FINITE, check_fields
 from motet.system.memory import Segment
 from motet.world.winning import decide
@@ -35,7 +37,7 @@ __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", 
 NEWEST = 0
 """Opponent number of the player as it is now. Snapshots have the numbers 1, 2, 3, ..., anchors -1, -2, ..."""
 
-_RING = 1024  # results of an actor that the learner has not read yet, at most
+_RING = 1024  # results of an actor that the learner has not read yet, at least
 _DRAW = 1  # the code of a draw; a loss is one less and a win is one more
 _MEMORY = 0.98  # decay of earlier games in a win rate with each game: about the last 50 games count
 
@@ -116,7 +118,7 @@ class Results:
 
     def __init__(self, ring: npt.NDArray[np.uint64]) -> None:
         self._ring = ring
-        self._told = int((ring >> np.uint64(32)).max())
+        self._told = self.newest(ring)
 
     def tell(self, opponent: int, advantage: float, margin: float) -> None:
         """Add a result. ``advantage``: the player's reward minus the opponent's; within ``margin`` it is a draw."""
@@ -124,7 +126,7 @@ class Results:
 
     def write(self, opponent: int, outcome: int) -> None:
         """Add a result by the number of its outcome, as :meth:`hear` gives it."""
-        self._ring[self._told % _RING] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
+        self._ring[self._told % len(self._ring)] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1
 
     @staticmethod
@@ -135,36 +137,44 @@ class Results:
     @staticmethod
     def take_in(ring: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> int:
         """Merge words from a copy of the same actor's ring into this ring; return the number of its newest result."""
-        places = ((words >> np.uint64(32)) - np.uint64(1)) % np.uint64(_RING)
+        places = ((words >> np.uint64(32)) - np.uint64(1)) % np.uint64(len(ring))
         newer = words > ring[places]
         ring[places[newer]] = words[newer]
+        return Results.newest(ring)
+
+    @staticmethod
+    def newest(ring: npt.NDArray[np.uint64]) -> int:
+        """Return the number of the newest result in a ring."""
         return int((ring >> np.uint64(32)).max())
 
     @staticmethod
-    def hear(ring: npt.NDArray[np.uint64], heard: int) -> tuple[list[tuple[int, int]], int, int]:
-        """Read the results after number ``heard``.
+    def hear(
+        ring: npt.NDArray[np.uint64], heard: int, until: int | None = None
+    ) -> tuple[list[tuple[int, int]], int, int]:
+        """Read the results after number ``heard``, to number ``until`` or to the newest one.
 
         Returns opponents and outcomes, the number of the last result read, and how many were overwritten unread.
         """
         news, lost = [], 0
-        while True:
-            word = int(ring[heard % _RING])
+        while until is None or heard < until:
+            word = int(ring[heard % len(ring)])
             number = word >> 32
             if number == heard + 1:
                 news.append((((word & 0xFFFFFFFF) >> 2) - 2**20, word & 3))
                 heard += 1
             elif number > heard + 1:  # the writer overtook the reader: continue with the oldest result that is left
-                lost += number - _RING - heard
-                heard = number - _RING
+                lost += number - len(ring) - heard
+                heard = number - len(ring)
             else:
-                return news, heard, lost
+                break
+        return news, heard, lost
 
 
 def dealt_again(kept: Mapping[str, npt.NDArray[Any]], actors: int) -> dict[str, npt.NDArray[Any]]:
     """Return a league's part of a checkpoint for another number of actors, with the results that are not read yet."""
     if len(kept["heard"]) == actors:
         return dict(kept)
-    rings, lost = np.zeros((actors, _RING), np.uint64), 0
+    rings, lost = np.zeros((actors, kept["results"].shape[1]), np.uint64), 0
     writers = [Results(ring) for ring in rings]
     for actor, (ring, heard) in enumerate(zip(kept["results"], kept["heard"].tolist(), strict=True)):
         news, _, overwritten = Results.hear(ring, heard)
@@ -194,12 +204,12 @@ class LeagueBoard:
         self.results[...] = 0
 
     @staticmethod
-    def layout(league: League, anchors: int, weights: int, actors: int) -> dict[str, ArraySpec]:
-        """Return the arrays that a segment needs for such a board."""
+    def layout(league: League, anchors: int, weights: int, actors: int, games: int = 0) -> dict[str, ArraySpec]:
+        """Return the arrays that a segment needs for such a board, with room for so many games of each actor."""
         header = LeagueBoard._header(league, anchors, actors)
         return {
             **Publication.layout(league.pool * weights, header, prefix="league"),
-            "league/results": ArraySpec((actors, _RING), "uint64"),
+            "league/results": ArraySpec((actors, max(games, _RING)), "uint64"),
         }
 
     @staticmethod
@@ -222,9 +232,9 @@ class LeagueBoard:
         """The rings of all actors, ``[actors, ring]``."""
         return self._segment["league/results"]
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the contents for a checkpoint; empty before the first version."""
-        reader = self.publication.subscriber()
+    def dump(self, version: int | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the contents for a checkpoint, by default the newest ones; empty before the first version."""
+        reader = self.publication.subscriber(None if version is None else GivenVersion(version))
         if not reader.published:
             return {}
         reader.take(timeout_s=10.0)
@@ -247,12 +257,13 @@ class LeagueTable:
 
     Args:
         board: where it is published. A restarted learner continues with the table that it finds there.
+        version: with periods, the version to continue from; 0: none. Then each phase publishes a version.
     """
 
-    def __init__(self, board: LeagueBoard) -> None:
-        self._board, self._league = board, board.league
+    def __init__(self, board: LeagueBoard, version: int | None = None) -> None:
+        self._board, self._league, self._in_phases = board, board.league, version is not None
         league, anchors = board.league, len(board.anchors)
-        kept = board.dump()
+        kept = {} if version == 0 else board.dump(version)
         self._weights = kept["weights"] if kept else np.zeros(league.pool * board.weights, np.float32)
         self._rows: dict[str, Any] = {
             name: kept[name] if kept else np.zeros(item.shape, item.dtype)
@@ -261,7 +272,9 @@ class LeagueTable:
         self._anchors = anchors
         self._publisher = board.publication.publisher()
         if not kept:
-            self._publish()
+            self._settle()
+        if not kept and not self._in_phases:
+            self.publish()
 
     def due(self, steps: int) -> bool:
         """Whether a review or a snapshot is due after this many steps of the player."""
@@ -271,12 +284,15 @@ class LeagueTable:
     def review(self, steps: int, weights: npt.NDArray[np.float32]) -> None:
         """Read new results, take a snapshot of the player if one is due, and publish the new table."""
         counts, league = self._rows["counts"], self._league
-        self._hear()
+        if not self._in_phases:
+            self.hear()
         if steps // league.snapshot_every > counts[0]:
             counts[0] = steps // league.snapshot_every
             self._take_in(int(counts[0]), steps, weights)
         counts[1] = steps // league.review_every
-        self._publish()
+        self._settle()
+        if not self._in_phases:
+            self.publish()
 
     def rates(self) -> dict[str, float]:
         """Return the player's win rates by anchor and over the pool; a draw counts as half a win."""
@@ -289,10 +305,12 @@ class LeagueTable:
         rates: npt.NDArray[np.float64] = (self._rows["points"] + 0.5) / (self._rows["games"] + 1.0)
         return rates
 
-    def _hear(self) -> None:
+    def hear(self, until: Sequence[int] | None = None) -> None:
+        """Read new results, with periods up to these numbers, one for each actor."""
         heard, counts = self._rows["heard"], self._rows["counts"]
         for actor, ring in enumerate(self._board.results):
-            news, heard[actor], lost = Results.hear(ring, int(heard[actor]))
+            last = None if until is None else until[actor]
+            news, heard[actor], lost = Results.hear(ring, int(heard[actor]), last)
             counts[2] += lost
             for opponent, outcome in news:
                 row = self._row_of(opponent)
@@ -320,7 +338,8 @@ class LeagueTable:
         for name in ("points", "games", "played"):
             self._rows[name][self._anchors + place] = 0
 
-    def _publish(self) -> None:
+    def _settle(self) -> None:
+        """Compute the probabilities of the opponents from the present win rates."""
         rates, there = self._rates(), self._rows["number"] > 0
         chance = self._rows["chance"]
         chance[...] = 0.0
@@ -328,7 +347,11 @@ class LeagueTable:
         chance[: self._anchors] = anchors
         chance[self._anchors : -1][there] = snapshots
         chance[-1] = newest
-        self._publisher.publish(self._weights, **self._rows)
+
+    def publish(self, version: int | None = None) -> None:
+        """Publish the table, as the version with this number; nothing happens if that is announced already."""
+        if version is None or self._publisher.announced < version:
+            self._publisher.publish(self._weights, version=version, **self._rows)
 
 
 class Draw:
@@ -336,11 +359,12 @@ class Draw:
 
     Args:
         board: the board of the league.
+        given: the version of the table to use instead of the newest one.
     """
 
-    def __init__(self, board: LeagueBoard) -> None:
+    def __init__(self, board: LeagueBoard, given: GivenVersion | None = None) -> None:
         self._board = board
-        self._reader = board.publication.subscriber()
+        self._reader = board.publication.subscriber(given)
 
     def opponent(self, chance: float) -> int:
         """Return the number of an opponent. ``chance``: a number drawn uniformly from 0 to 1."""

@@ -253,6 +253,8 @@ class Learner:
         """Do the next phase: all updates that its record makes due, then save and publish once."""
         assert self._record is not None
         self._record.turn_to(self.phases, [member.reader for member in self.members])
+        if self._league is not None:
+            self._league.hear(self._record.results(self.phases))
         if isinstance(self.algorithm, LearnsInPhases):
             self.algorithm.begin_phase()
         self.catch_up(pulse)
@@ -299,6 +301,8 @@ class Learner:
         state, header = self.state()
         for member, step in zip(self.members, header["steps"], strict=True):
             member.step = int(step)
+        if self._league is not None and self._record is not None:
+            self._league.publish(self._next_version)
         self._version = self._vault.publish(state, version=self._next_version, **header)
 
     @property

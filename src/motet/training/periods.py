@@ -23,6 +23,7 @@ from motet.publication import GivenVersion
 from motet.replay import Replay, ReplaySpec
 from motet.system.memory import Segment
 from motet.training.board import FINISHED, Board
+from motet.training.league import LeagueBoard, Results
 from motet.training.roster import Roster
 
 __all__ = ["ActorPeriods", "Records", "StackRecord"]
@@ -43,6 +44,7 @@ class Records:
         board: where actors show how many periods they have ended.
         steps_before: steps of each policy before its replay began.
         segment: a segment with room for :meth:`layout`.
+        league: in self-play, where actors write the results of games.
     """
 
     def __init__(
@@ -52,17 +54,25 @@ class Records:
         board: Board,
         steps_before: Sequence[int],
         segment: Segment,
+        league: LeagueBoard | None = None,
     ) -> None:
+        self._league = league
         self._roster, self._replays, self._board, self._segment = roster, replays, board, segment
         self._steps_before = steps_before
         for i in range(len(roster.policies)):
             self._of(i)[...] = 0
+        self._results[...] = 0
 
     @staticmethod
     def layout(roster: Roster) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such records."""
         lanes = [roster.lanes(i) for i in range(len(roster.policies))]
-        return {f"policy{i}/records": ArraySpec((_PARITIES, n, 2), "uint64") for i, n in enumerate(lanes)}
+        records = {f"policy{i}/records": ArraySpec((_PARITIES, n, 2), "uint64") for i, n in enumerate(lanes)}
+        return {**records, "records/results": ArraySpec((_PARITIES, roster.actors), "uint64")}
+
+    @property
+    def _results(self) -> npt.NDArray[np.uint64]:
+        return self._segment["records/results"]
 
     def _of(self, policy: int) -> npt.NDArray[np.uint64]:
         return self._segment[f"policy{policy}/records"]
@@ -75,6 +85,8 @@ class Records:
             for lane in self._roster.lanes_of(policy, actor):
                 words = replay.words(lane)
                 record[lane] = words.head, words.finals
+        if self._league is not None:
+            self._results[period % _PARITIES, actor] = Results.newest(self._league.results[actor])
         self._board.acted.ring()  # an atomic operation: whoever sees the period counted sees its record too
         self._board.periods[actor] = period + 1
 
@@ -84,9 +96,17 @@ class Records:
         found = np.zeros(record.shape[1:], np.uint64)
         for actor in range(roster.actors):
             lanes = roster.lanes_of(policy, actor)
-            last = max(int(self._board.periods[actor]) - 1, 0)
-            found[lanes] = record[min(phase, last) % _PARITIES, lanes]
+            found[lanes] = record[self._row(actor, phase), lanes]
         return found
+
+    def results(self, phase: int) -> list[int]:
+        """Return the number of the last result of each actor that a phase of self-play looks at."""
+        return [int(self._results[self._row(actor, phase), actor]) for actor in range(self._roster.actors)]
+
+    def _row(self, actor: int, phase: int) -> int:
+        """Return the row of an actor's record that a phase looks at."""
+        last = max(int(self._board.periods[actor]) - 1, 0)
+        return min(phase, last) % _PARITIES
 
     @property
     def ended(self) -> int:
@@ -256,6 +276,10 @@ class StackRecord:
         """Let the readers look at its rows."""
         for reader, lanes in zip(readers, self.words, strict=True):
             reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._pace.room)
+
+    def results(self, phase: int) -> list[int]:
+        """Return the number of the last result of each actor that a phase looks at."""
+        return self._records.results(phase)
 
     def steps(self) -> list[int]:
         """Return the steps of each policy."""

@@ -142,6 +142,8 @@ class Roster:
     """Folder of the file that holds the replays; None if they are in memory."""
     win_rule: WinRule | None = None
     """How a two-player world says that a game is won; None if it does not."""
+    staged: tuple[int, ...] = ()
+    """The policies of whose stages worlds are told the least advanced one."""
     evaluate_every: int = 0
     """With periods: steps between two evaluations of the policies of phases; 0: there are none."""
 
@@ -296,11 +298,31 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         self_play=self_play,
         partners=fixed,
         replay_directory=settings.replay_directory,
+        staged=_staged(probe, policies),
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
         evaluate_every=(settings.evaluate_every or 0) if settings.in_periods else 0,
     )
     _check_in_periods(roster)
     return roster
+
+
+def _staged(world: World, policies: Sequence[LearnedPolicy]) -> tuple[int, ...]:
+    """Return the policies whose stages a world is told: the one it names, or all that have several stages."""
+    staged = [
+        i
+        for i, policy in enumerate(policies)
+        if len(policy.settings.stages.names) > 1 and "stage" in policy.config.header
+    ]
+    whose = getattr(world, "stage_of", None)
+    if whose is None:
+        return tuple(staged)
+    if whose not in world.agents:
+        raise SettingError(f"stage_of must be one of the agents {', '.join(world.agents)}, got {whose!r}")
+    agent = world.agents.index(whose)
+    named = tuple(i for i in staged if agent in policies[i].agents)
+    if staged and not named:
+        raise SettingError(f"stage_of must be an agent that learns with several stages, got {whose!r}")
+    return named
 
 
 def _check_partners(

@@ -59,7 +59,8 @@ class SharedMemory:
         layout |= EpisodeRings.layout(roster)
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
-            layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors)
+            games = roster.pace.rounds_kept * roster.worlds_per_actor
+            layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors, games)
         if (directory := roster.replay_directory) is None:
             self._segments = [Segment(layout | rows)]
         else:
@@ -92,7 +93,7 @@ class SharedMemory:
         self.records: Records | None = None
         """Where lanes stood at the ends of periods; None without periods."""
         if roster.pace.period:
-            self.records = Records(roster, self.replays, self.board, self.steps_before, segment)
+            self.records = Records(roster, self.replays, self.board, self.steps_before, segment, self.league)
         self.asides: list[Publication] = []
         """With periods and evaluations: copies of the policies that are to be evaluated, by policy; else empty."""
         if roster.evaluate_every:

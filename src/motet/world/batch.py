@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import WorldError
-from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
+from motet.masks import mask_form
+from motet.nest import Nest, assign, join_nests, map_nest, stack_nests, unstack_nest
 from motet.streams import EXCHANGE, Streams, StreamUser, made_alike
 from motet.system.raised import brief
 from motet.world.contract import VectorWorld, World, as_world, last_of
@@ -55,7 +56,7 @@ class Turn(NamedTuple):
     reward: npt.NDArray[np.float64]
     """``[len(at)]``: sum of the agent's rewards since its last action."""
     mask: npt.NDArray[np.bool_] | None
-    """``[len(at), actions]``, for agents that have masks."""
+    """``[len(at), entries]``, for agents that have masks: flat ones (see :mod:`motet.masks`)."""
 
 
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
@@ -114,6 +115,10 @@ class WorldBatch(Protocol):
         """
         ...
 
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        ...
+
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
         ...
@@ -122,8 +127,11 @@ class WorldBatch(Protocol):
         """Return one turn for each agent that acts now. The worlds decide who does."""
         ...
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> Sequence[Ending]:
-        """Play one array of actions for each turn that ``turns`` returned, in that order. Return the segments' ends."""
+    def act(self, actions: Sequence[Nest]) -> Sequence[Ending]:
+        """Play actions ``[len(at), ...]`` for each turn that ``turns`` returned, in that order.
+
+        Return the segments' ends.
+        """
         ...
 
     def get_state(self) -> Any:
@@ -211,12 +219,28 @@ class LoopedWorlds:
         self._seen_before: list[Nest] = [None] * agents
         self._rewards = list(np.zeros((agents, self.size)))
         self._turns: list[Turn] = []
-        self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in range(agents)]
+        self._forms = [mask_form(space) for space in self._worlds[0].action_spaces]
+        self._masks = [
+            np.ones((self.size, form.size), np.bool_) if has else None
+            for form, has in zip(self._forms, masked, strict=True)
+        ]
         self._empty = [0] * self.size  # consecutive episodes in which no agent acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.size)
         ]  # (agent, its row in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
+        self._stage: str | None = None
+        self._stages: list[str | None] = [None] * self.size  # of the present episodes
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._stage = stage
+
+    def _tell(self, w: int, stage: str | None) -> None:
+        """Tell a world its stage."""
+        self._stages[w] = stage
+        if stage is not None:
+            getattr(self._worlds[w], "set_stage", _nothing)(stage)
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -224,6 +248,7 @@ class LoopedWorlds:
         for w, seed in zip(at, seeds, strict=True):
             world = self._worlds[w]
             self._streams[w].begin(seed)
+            self._tell(w, self._stage)
             world.reset(seed)
             if self._alive is not None:
                 self._alive()
@@ -256,8 +281,7 @@ class LoopedWorlds:
                     self._keep(agent, row, world.observe(agent))
                     self._rewards[agent][row] = world.reward(agent)
                     if self._masked[agent]:
-                        mask = world.mask(agent)
-                        self._masks[agent][row] = True if mask is None else mask  # type: ignore[index]
+                        self._forms[agent].put(world.mask(agent), self._masks[agent][row])  # type: ignore[index]
                     mine.append(w)
                     asked.append((agent, row))
             except WorldError:
@@ -289,13 +313,9 @@ class LoopedWorlds:
         else:
             assign(buffer, row, observation)
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
-        """Play one array of actions for each turn."""
-        # Convert whole numbers to Python ints all at once: taking them from the array one by one is slower.
-        chosen = {
-            turn.agent: given.tolist() if given.ndim == 1 and given.dtype.kind in "iu" else given
-            for turn, given in zip(self._turns, actions, strict=True)
-        }
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
+        """Play the actions of each turn."""
+        chosen = {turn.agent: unstack_nest(given) for turn, given in zip(self._turns, actions, strict=True)}
         ends: dict[int, list[tuple[Any, ...]]] = {}
         for w, asked in enumerate(self._asked):
             if not asked:
@@ -334,16 +354,22 @@ class LoopedWorlds:
     def get_state(self) -> Any:
         """Return the states of all worlds and of their random streams."""
         streams = [self.user.get_state(), *(streams.get_state() for streams in self._streams)]
-        return [world.get_state() for world in self._worlds], list(self.over), streams
+        return [world.get_state() for world in self._worlds], list(self.over), streams, list(self._stages)
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         states, over, *rest = state
+        for w, stage in enumerate(rest[1] if len(rest) > 1 else []):  # older checkpoints do not contain stages
+            self._tell(w, stage)
         for world, kept in zip(self._worlds, states, strict=True):
             world.set_state(kept)
         self.over = list(over)
         if rest:  # older checkpoints do not contain streams
             _continue_streams(self.user, self._streams, rest[0])
+
+
+def _nothing(stage: str) -> None:
+    """Worlds that do not inherit from World need not know of stages."""
 
 
 def _metrics_of(world: Any) -> Mapping[str, Any]:
@@ -364,11 +390,6 @@ def _continue_streams(user: StreamUser, streams: Sequence[Streams], state: Any) 
     user.set_state(known)
     for one, kept in zip(streams, each, strict=True):
         one.set_state(kept)
-
-
-def _mask_buffer(world: World, agent: int, worlds: LoopedWorlds) -> npt.NDArray[np.bool_]:
-    n: int = world.action_spaces[agent].n  # type: ignore[attr-defined]
-    return np.ones((worlds.size, n), np.bool_)
 
 
 def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
@@ -396,6 +417,11 @@ class VectorWorlds:
         self._owed_to = list(self._owed)  # the rows of _owed, by agent
         everybody = range(len(vector.agents))
         self._earners: Callable[[], Sequence[int]] = getattr(vector, "earners", lambda: everybody)
+        self._stage: str | None = None
+
+    def set_stage(self, stage: str) -> None:
+        """Play this stage of a curriculum from the next resets on."""
+        self._stage = stage
 
     def reset(self, at: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -403,9 +429,14 @@ class VectorWorlds:
             self._streams.begin(seeds[0])
         # Worlds that stay over go through an episode with the others, unseen: all may have to be at the same turn.
         idle = [world for world in self.over if world not in at]
+        self._tell()
         self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
         self._owed[:, at] = 0.0
         self.over = idle
+
+    def _tell(self) -> None:
+        if self._stage is not None:
+            getattr(self._vector, "set_stage", _nothing)(self._stage)
 
     def turns(self) -> list[Turn]:
         """Return one turn for each agent of the group, in all worlds."""
@@ -424,13 +455,13 @@ class VectorWorlds:
         at = np.setdiff1d(turn.at, self.over)
         return Turn(turn.agent, at, map_nest(lambda array: array[at], turn.observation), turn.reward[at], None)
 
-    def _with_over(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _with_over(self, actions: Nest) -> Nest:
         """Return the actions for all worlds. Those that wait for a reset get that of another one."""
-        everywhere = np.repeat(actions[:1], self.size, axis=0)
-        everywhere[np.setdiff1d(self._everywhere, self.over)] = actions
+        everywhere = map_nest(lambda array: np.repeat(array[:1], self.size, axis=0), actions)
+        assign(everywhere, np.setdiff1d(self._everywhere, self.over), actions)
         return everywhere
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
         if EXCHANGE.current is not self._streams:
@@ -469,11 +500,13 @@ class VectorWorlds:
     def get_state(self) -> Any:
         """Return the state of all worlds."""
         streams = [self.user.get_state(), self._streams.get_state()]
-        return self._vector.get_state(), self._owed.copy(), list(self.over), streams
+        return self._vector.get_state(), self._owed.copy(), list(self.over), streams, self._stage
 
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         inner, owed, over, *rest = state
+        self._stage = rest[1] if len(rest) > 1 else None  # older checkpoints do not contain it
+        self._tell()
         self._vector.set_state(inner)
         self._owed[...] = owed
         self.over = list(over)
