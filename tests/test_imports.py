@@ -22,7 +22,19 @@ def _modules(package: Path) -> list[str]:
 MODULES = _modules(SOURCE)
 GROUND = {
     f"motet.{name}"
-    for name in ("errors", "settings", "text", "arrays", "nest", "seeds", "streams", "intervals", "schedule", "_lazy")
+    for name in (
+        "errors",
+        "settings",
+        "text",
+        "arrays",
+        "nest",
+        "masks",
+        "seeds",
+        "streams",
+        "intervals",
+        "schedule",
+        "_lazy",
+    )
 }
 CONTRACTS = {"motet.world", "motet.world.contract", "motet.policy", "motet.algorithm", "motet.pace"}
 LOOP = {
@@ -45,6 +57,7 @@ LEARNING |= {
         "_loss_checks",
         "_module_checks",
         "_module_network",
+        "_batch_tensors",
         "_convolution",
         "_device",
         "_flat",

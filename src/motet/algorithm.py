@@ -256,10 +256,11 @@ class Behaviour(Protocol):
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
-        ``masks`` ``[B, n]`` is True where an action is allowed. A row's result depends on the other rows only through
+        ``masks`` ``[B, n]`` is True where an action is allowed; for other than Discrete spaces, masks are flat (see
+        :mod:`motet.masks`). A row's result depends on the other rows only through
         the random numbers drawn (and in torch by rounding), and each row always draws the same number of them. The
         returned arrays belong to the caller: later calls do not change them.
         """
@@ -286,7 +287,7 @@ class Remembers(Protocol):
         observations: Nest,
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
         """Return what ``act`` does, and the state ``[B, state_size]`` after these observations, in a new array.
 
         ``state`` ``[B, state_size]`` is the state before them. It must not be changed.
@@ -374,7 +375,7 @@ class OwnStreams:
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return what the behaviour returns."""
         with self.streams:
             return self.behaviour.act(observations, masks, explore)
@@ -390,7 +391,7 @@ class OwnStreams:
         observations: Nest,
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
         """Return what the behaviour returns."""
         assert isinstance(self.behaviour, Remembers)
         with self.streams:

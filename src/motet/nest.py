@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Nest", "assign", "join_nests", "map_nest", "stack_nests"]
+__all__ = ["Nest", "assign", "equal_nests", "join_nests", "map_nest", "stack_nests", "unstack_nest"]
 
 Nest = Any
 """An array, or a dict or tuple of nests."""
@@ -31,6 +31,22 @@ def stack_nests(values: Sequence[Nest]) -> Nest:
     return np.stack(values)
 
 
+def unstack_nest(nest: Nest) -> Sequence[Any]:
+    """Return a nest of arrays ``[rows, ...]`` as a sequence of nests, one for each row.
+
+    Whole numbers become Python ints, all at once, because taking them from the array one by one is slower.
+
+    >>> unstack_nest({"a": np.arange(2), "b": (np.ones((2, 1)),)})
+    [{'a': 0, 'b': (array([1.]),)}, {'a': 1, 'b': (array([1.]),)}]
+    """
+    if isinstance(nest, Mapping):
+        rows = zip(*map(unstack_nest, nest.values()), strict=True)
+        return [dict(zip(nest, row, strict=True)) for row in rows]
+    if isinstance(nest, tuple):
+        return list(zip(*map(unstack_nest, nest), strict=True))
+    return nest.tolist() if nest.ndim == 1 and nest.dtype.kind in "iu" else nest  # type: ignore[no-any-return]
+
+
 def join_nests(values: Sequence[Nest]) -> Nest:
     """Concatenate nests of equal structure into one.
 
@@ -38,6 +54,21 @@ def join_nests(values: Sequence[Nest]) -> Nest:
     [0.0, 0.0, 1.0]
     """
     return map_nest(lambda *arrays: np.concatenate(arrays), *values)
+
+
+def equal_nests(one: Nest, other: Nest) -> bool:
+    """Whether two nests have the same structure and equal arrays. Lists count as tuples.
+
+    >>> equal_nests({"a": np.zeros(2)}, {"a": (np.zeros(2),)})
+    False
+    """
+    if isinstance(one, Mapping) or isinstance(other, Mapping):
+        both = isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys()
+        return both and all(equal_nests(part, other[key]) for key, part in one.items())
+    if isinstance(one, tuple | list) or isinstance(other, tuple | list):
+        both = isinstance(one, tuple | list) and isinstance(other, tuple | list) and len(one) == len(other)
+        return both and all(map(equal_nests, one, other))
+    return np.array_equal(one, other)
 
 
 def assign(nest: Nest, where: Any, value: Nest) -> None:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour, Remembers, Space, state_size_of
 from motet.errors import SettingError, SpecError
+from motet.masks import is_discrete, mask_form, sampling_mask
 from motet.nest import Nest, map_nest
 from motet.system.imports import now_at
 from motet.system.raised import brief
@@ -64,8 +65,12 @@ class Policy(Protocol):
         """Begin a new episode: clear the state and seed the random generator."""
         ...
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """Return the action for one observation. ``mask`` ``[n]`` is True where an action is allowed."""
+    def act(self, observation: Nest, mask: Nest = None) -> Any:
+        """Return the action for one observation.
+
+        ``mask`` is True where an action is allowed: ``[n]`` for Discrete, a tuple of such arrays for MultiDiscrete. For
+        other spaces, see :mod:`motet.masks`.
+        """
         ...
 
 
@@ -77,9 +82,7 @@ class JointPolicy(Protocol):
         """Begin a new episode: clear the state and seed the random generator."""
         ...
 
-    def act_jointly(
-        self, observations: Mapping[str, Nest], masks: Mapping[str, npt.NDArray[np.bool_]]
-    ) -> Mapping[str, Any]:
+    def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Nest]) -> Mapping[str, Any]:
         """Return an action by agent for each of ``observations``. ``masks`` has only the agents with a mask."""
         ...
 
@@ -129,7 +132,7 @@ class WorldDescription:
 
 
 def _numbers(space: Space) -> tuple[str, ...]:
-    if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
+    if not is_discrete(space):
         return ()
     first = int(getattr(space, "start", 0))
     return tuple(str(number) for number in range(first, first + int(space.n)))
@@ -149,7 +152,7 @@ class Translator(Protocol):
         """Return the argument from which the team is made."""
         ...
 
-    def observation(self, observation: Nest, agent: int, mask: npt.NDArray[np.bool_] | None) -> Any:
+    def observation(self, observation: Nest, agent: int, mask: Nest) -> Any:
         """Return the argument of the agent's ``step``."""
         ...
 
@@ -160,6 +163,8 @@ class Translator(Protocol):
 
 class BehaviourPolicy:
     """A trained policy: the behaviour of an algorithm with one version of its weights. Greedy unless ``explore``.
+
+    ``action_space``: needed for masks of other than Discrete spaces.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.algorithms import DQNConfig
@@ -179,8 +184,10 @@ class BehaviourPolicy:
         *,
         explore: bool = False,
         n_frames: int = 1,
+        action_space: Space | None = None,
     ) -> None:
         self._behaviour, self._explore = behaviour, explore
+        self._mask_form = None if action_space is None else mask_form(action_space)
         self.n_frames = n_frames
         self._carried = EpisodeState(1, n_frames, state_size_of(behaviour))
         # Copied, because a subscriber reuses its buffers in turn.
@@ -196,12 +203,14 @@ class BehaviourPolicy:
         self._behaviour.begin(seed)
         self._carried.begin(0)
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    def act(self, observation: Nest, mask: Nest = None) -> Any:
         """Return the action for one observation."""
         one = map_nest(lambda array: np.asarray(array)[None], observation)
+        if mask is not None and self._mask_form is not None:
+            mask = self._mask_form.flat(mask)
         masks = None if mask is None else np.ascontiguousarray(mask, np.bool_)[None]
         actions, _ = self._carried.ask(self._behaviour, _ONLY, one, masks, self._explore)
-        return actions[0]
+        return map_nest(lambda array: array[0], actions)
 
 
 _ONLY = np.zeros(1, np.int64)
@@ -248,7 +257,7 @@ class EpisodeState:
         observations: Nest,
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return the result of :meth:`Behaviour.act` on these tracks, which must be in ascending order."""
         seen = self.stacked(at, observations)
         if self._memory is None:
@@ -308,10 +317,9 @@ class RandomPolicy:
     """
 
     def __init__(self, action_space: Space) -> None:
-        self._space = action_space
-        self._n, self._first = getattr(action_space, "n", None), int(getattr(action_space, "start", 0))
-        if self._n is not None and getattr(action_space, "shape", None) != ():
-            self._n = None  # MultiBinary has an n too
+        self._space, self._form = action_space, mask_form(action_space)
+        self._n = int(action_space.n) if is_discrete(action_space) else None
+        self._first = 0 if self._n is None else int(getattr(action_space, "start", 0))
         if self._n is None and not hasattr(action_space, "sample"):
             raise SettingError(f"action space must be a Gymnasium space, got {action_space!r}")
         if self._n is None:  # others may draw from the same object
@@ -324,12 +332,12 @@ class RandomPolicy:
         if self._n is None:
             self._space.seed(seed)
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    def act(self, observation: Nest, mask: Nest = None) -> Any:
         """Return a random allowed action."""
         if self._n is None:
-            if mask is not None:
-                raise SpecError(f"mask must be None for {self._space!r}, got one: only Discrete spaces have masks")
-            return self._space.sample()
+            if mask is None:
+                return self._space.sample()
+            return self._space.sample(mask=sampling_mask(self._form.nest(self._form.flat(mask))))
         allowed = np.arange(self._n) if mask is None else np.flatnonzero(mask)
         if not len(allowed):
             raise SpecError("mask must allow at least one action, got none")
@@ -347,18 +355,24 @@ class RandomPolicy:
 class ConstantPolicy:
     """Always takes the same action. If a mask forbids it, the first allowed action.
 
+    ``first``: the lowest action of a Discrete space, to which the first entry of a mask belongs. ``action_space``:
+    needed for masks of other spaces, where each part that is forbidden is replaced by its first allowed value.
+
     >>> ConstantPolicy(2).act(None)
     2
     """
 
-    def __init__(self, action: Any, first: int = 0) -> None:
+    def __init__(self, action: Any, first: int = 0, action_space: Space | None = None) -> None:
         self._action, self._first = action, first
+        self._form = None if action_space is None else mask_form(action_space)
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-        """Return the action. ``mask[0]`` belongs to ``first``, the lowest action of the space."""
+    def act(self, observation: Nest, mask: Nest = None) -> Any:
+        """Return the action."""
+        if mask is not None and self._form is not None:
+            return self._form.nearest(mask, self._action)
         if mask is None or mask[self._action - self._first]:
             return self._action
         allowed = np.flatnonzero(mask)

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from motet.algorithm import stacked_batch
 from motet.algorithms._device import Device
@@ -13,8 +13,11 @@ from motet.algorithms._likelihoods import likelihoods_of
 from motet.algorithms._ppo_learner import _MiniBatch, advantages
 from motet.algorithms.ppo import PPOConfig
 from motet.errors import NotReadyError, SettingError
+from motet.masks import mask_form
+from motet.nest import map_nest, unstack_nest
 from motet.schedule import Linear, Stages
 from motet.testing import check_algorithm
+from motet.testing.algorithm import random_mask
 
 OBSERVATIONS = Box(-1, 1, (5,))
 ACTIONS = {
@@ -23,7 +26,19 @@ ACTIONS = {
     "several": MultiDiscrete([2, 3, 4]),
     "continuous": Box(-2, 2, (3,)),
     "unbounded": Box(-np.inf, np.inf, (2, 2)),
+    "several, two axes": MultiDiscrete([[2, 3], [4, 2]], start=[[0, 1], [5, 0]]),
+    "bits": MultiBinary(3),
+    "bits, two axes": MultiBinary((2, 2)),
+    "dict": Dict(
+        {
+            "turn": Box(-2, 2, (2,)),
+            "move": Discrete(3, start=4),
+            "hands": Tuple([MultiDiscrete([2, 3]), Box(-1, 1, ()), MultiBinary(2)]),
+        }
+    ),
+    "tuple": Tuple([MultiBinary(2), Discrete(3)]),
 }
+MASKED = [name for name in ACTIONS if mask_form(ACTIONS[name]).size]
 SMALL = {"hidden": (8, 6), "batch_size": 3, "length": 10, "minibatches": 3, "epochs": 2}
 
 
@@ -36,8 +51,9 @@ def acted(config, actions, ppo, seed=0, *, masked=False, lag=0.0):
     batch.valid[:] = rng.random(batch.valid.shape) > 1 / 6
     batch.discount[:] = np.where(rng.random(batch.valid.shape) < 0.2, 0.0, config.gamma) * batch.valid
     if masked:
-        batch.extra["mask"][:] = rng.random(batch.extra["mask"].shape) < 0.5
-        batch.extra["mask"][..., 1] = True
+        form, size = mask_form(actions), batch.extra["mask"].shape[-1]
+        for row in batch.extra["mask"].reshape(-1, size):
+            form.put(random_mask(form, rng), row)
     for a in range(agents):
         behaviour = config.behaviour(OBSERVATIONS, actions)
         behaviour.begin(a)
@@ -45,7 +61,7 @@ def acted(config, actions, ppo, seed=0, *, masked=False, lag=0.0):
         seen = batch.observation[a][:, :-1].reshape(-1, 5)
         mask = batch.extra["mask"][a][:, :-1].reshape(len(seen), -1) if masked else None
         done, extra = behaviour.act(seen, mask)
-        batch.action[a] = done.reshape(batch.action[a].shape)
+        map_nest(lambda to, given: to[a].reshape(given.shape).__setitem__(..., given), batch.action, done)  # noqa: B023
         for name, value in extra.items():
             batch.extra[name][a] = value.reshape(batch.extra[name][a].shape)
     batch.extra["log_prob"][:] += lag * rng.normal(size=batch.reward.shape)
@@ -126,16 +142,31 @@ def network(flat, sizes, start, activation):
     return run
 
 
-def distribution(actions, out, own, mask):
-    """torch's own, and how its log-probabilities are summed."""
+def likelihood(actions, out, own, chosen, mask):
+    """Log-probabilities and entropies by torch's own distributions."""
+    if isinstance(actions, Dict | Tuple):
+        parts = actions.spaces.values() if isinstance(actions, Dict) else actions.spaces
+        inner = [actions_of(part) for part in parts]
+        outs = out.split([part.outputs for part in inner], -1)
+        owns = own.split([part.parameters for part in inner], -1)
+        done = chosen.split([part.chosen for part in inner], -1)
+        masks = [None] * len(inner) if mask is None else mask.split([part.mask_size for part in inner], -1)
+        found = [likelihood(*given) for given in zip(parts, outs, owns, done, masks, strict=True)]
+        return sum(logs for logs, _ in found), sum(entropies for _, entropies in found)
     if isinstance(actions, Box):
         normal = torch.distributions.Normal(out, own.exp())
-        return normal.log_prob, lambda: normal.entropy().sum(-1), lambda logs: logs.sum(-1)
-    counts = [int(actions.n)] if isinstance(actions, Discrete) else actions.nvec.tolist()
+        return normal.log_prob(chosen).sum(-1), normal.entropy().sum(-1)
+    if isinstance(actions, MultiBinary) and mask is None:
+        bits = torch.distributions.Bernoulli(logits=out)
+        return bits.log_prob(chosen).sum(-1), bits.entropy().sum(-1)
+    if isinstance(actions, MultiBinary):  # two actions each, one of which has the logit 0
+        counts, out = [2] * out.shape[-1], torch.stack([torch.zeros_like(out), out], -1).flatten(-2)
+    else:
+        counts = [int(actions.n)] if isinstance(actions, Discrete) else actions.nvec.ravel().tolist()
     out = out if mask is None else out.masked_fill(~mask, -math.inf)
     parts = [torch.distributions.Categorical(logits=z) for z in out.split(counts, -1)]
-    logs = lambda done: torch.stack([part.log_prob(done[..., i]) for i, part in enumerate(parts)])  # noqa: E731
-    return logs, lambda: sum(part.entropy() for part in parts), lambda found: found.sum(0)
+    logs = torch.stack([part.log_prob(chosen[..., i]) for i, part in enumerate(parts)]).sum(0)
+    return logs, sum(part.entropy() for part in parts)
 
 
 def reference(config, actions, ppo, batch, agent, steps):
@@ -149,8 +180,7 @@ def reference(config, actions, ppo, batch, agent, steps):
     chosen = likelihoods_of(inner, Device("cpu")).chosen(batch)[agent]
     mask = torch.from_numpy(batch.extra["mask"][agent][:, :-1]).flatten(0, 1) if "mask" in batch.extra else None
     x, valid = seen[:, :-1].flatten(0, 1), torch.from_numpy(batch.valid[agent]).flatten()
-    logs, entropies, total = distribution(actions, policy(x), row[places.own], mask)
-    log_prob, entropy = total(logs(chosen)), entropies()
+    log_prob, entropy = likelihood(actions, policy(x), row[places.own], chosen, mask)
     values = critic(seen).squeeze(-1)
     before = log_prob.detach()
     weight = torch.exp(before - torch.from_numpy(batch.extra["log_prob"][agent]).flatten()).clamp(max=1)
@@ -205,9 +235,10 @@ def test_the_gradient_is_that_of_the_loss(name, lag, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6)
 
 
-def test_the_gradient_under_masks_is_that_of_the_loss(monkeypatch):
+@pytest.mark.parametrize("name", MASKED)
+def test_the_gradient_under_masks_is_that_of_the_loss(name, monkeypatch):
     config = PPOConfig(**SMALL, entropy=0.1, activation="relu", normalise_advantages=False)
-    actions = Discrete(4)
+    actions = ACTIONS[name]
     ppo = config.build(OBSERVATIONS, actions, agents=2, seeds=[1, 2])
     size = ppo._layout.learned.stop
     ppo.state[:, :size] += 0.3 * np.random.default_rng(0).normal(size=(2, size))
@@ -279,6 +310,9 @@ def test_it_keeps_the_contract_with_masks_frames_and_schedules():
     rate, clip = Linear(1e-3, 0.0, 10), Linear(0.2, 0.0, 10)
     config = PPOConfig(**SMALL, n_frames=3, learning_rate=rate, clip=clip, clip_value=0.2)
     check_algorithm(config, OBSERVATIONS, Discrete(4), masked=True)
+    check_algorithm(config, OBSERVATIONS, ACTIONS["dict"], masked=True)
+    remembering = PPOConfig(hidden=(8,), batch_size=4, length=8, minibatches=2, memory="gru", memory_size=4)
+    check_algorithm(remembering, OBSERVATIONS, ACTIONS["dict"], masked=True)
     check_algorithm(config, Dict({"a": OBSERVATIONS, "b": Discrete(3)}), Discrete(4))
 
 
@@ -300,6 +334,40 @@ def test_draws_follow_the_probabilities():
     shares = [np.bincount(done[:, 0]) / 40_000, np.bincount(done[:, 1]) / 40_000]
     np.testing.assert_allclose(np.concatenate(shares), np.exp(logits), atol=0.01)
     np.testing.assert_allclose(extra["log_prob"], logits[done[:, 0]] + logits[3 + done[:, 1]], rtol=1e-5)
+
+
+def test_draws_of_bits_and_dicts_follow_the_probabilities():
+    space, rng = Dict({"lamps": MultiBinary(2), "move": Discrete(3, start=1)}), np.random.default_rng(0)
+    shares = np.array([0.2, 0.9], "f8")
+    logits = np.concatenate([np.log(shares / (1 - shares)), np.log([0.2, 0.3, 0.5])]).astype("f4")
+    done, extra = actions_of(space).draw(np.tile(logits, (40_000, 1)), {"lamps": None, "move": None}, None, rng)
+    np.testing.assert_allclose(done["lamps"].mean(0), shares, atol=0.01)
+    np.testing.assert_allclose(np.bincount(done["move"])[1:] / 40_000, [0.2, 0.3, 0.5], atol=0.01)
+    both = np.mean(done["lamps"].all(1) & (done["move"] == 3))
+    assert both == pytest.approx(0.2 * 0.9 * 0.5, abs=0.006)  # the parts are independent
+    bits = np.where(done["lamps"], shares, 1 - shares).prod(1)
+    np.testing.assert_allclose(extra["log_prob"], np.log(bits) + logits[1 + done["move"]], rtol=1e-5)
+    greedy, _ = actions_of(space).draw(logits[None], {"lamps": None, "move": None}, None, None)
+    assert greedy["lamps"].tolist() == [[0, 1]]
+    assert greedy["move"].tolist() == [3]
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_of_all_spaces_are_kept_to(name):
+    """Also by the actions that a policy without the mask would take almost always, and greedily."""
+    space, rng = ACTIONS[name], np.random.default_rng(0)
+    actions, form = actions_of(space), mask_form(space)
+    masks = [random_mask(form, rng) for _ in range(500)]
+    flat = np.stack([form.flat(mask) for mask in masks])
+    out = (30 * rng.normal(size=(500, actions.outputs))).astype("f4")
+    prepared = actions.prepare(np.zeros(actions.parameters, "f4"))
+    for stream in (rng, None):
+        done, extra = actions.draw(out, prepared, flat, stream)
+        for mask, action in zip(masks, unstack_nest(done), strict=True):
+            assert form.allows(mask, action)
+        assert np.isfinite(extra["log_prob"]).all()
+    free, _ = actions.draw(out, prepared, None, rng)
+    assert not all(form.allows(mask, action) for mask, action in zip(masks, unstack_nest(free), strict=True))
 
 
 def test_what_a_mask_forbids_is_never_drawn():
@@ -385,10 +453,16 @@ def test_spaces_it_cannot_act_in_are_refused():
     config = PPOConfig()
     with pytest.raises(
         SettingError,
-        match=r"action space must be Discrete, MultiDiscrete with one axis, or a Box of floats, got Box\(0, 5",
+        match=r"action space must be Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of "
+        r"them, got Box\(0, 5",
     ):
         config.replay(OBSERVATIONS, Box(0, 5, (2,), np.int64))
-    with pytest.raises(SettingError, match="masks"):
-        config.replay(OBSERVATIONS, MultiDiscrete([2, 2]), masked=True)
+    for space, kind in ((MultiBinary(2), "MultiBinary"), (Dict(a=Discrete(2)), "Dict")):
+        with pytest.raises(
+            SettingError, match=f"must act in Discrete, MultiDiscrete or Box spaces, got a {kind} space"
+        ):
+            actions_of(space).best()
+    with pytest.raises(SettingError, match=r"masks are not valid with continuous actions \(got Box"):
+        config.replay(OBSERVATIONS, Box(0, 5, (2,)), masked=True)
     with pytest.raises(NotReadyError, match="no weights"):
         config.behaviour(OBSERVATIONS, Discrete(2)).act(np.zeros((1, 5), "f4"))

@@ -1,4 +1,4 @@
-"""DQN and IQN with a memory: what an update learns from sequences, against a plain implementation."""
+"""DQN, IQN and TD3 with a memory: what an update learns from sequences, against a plain implementation."""
 
 import copy
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,8 @@ from support.cue import Cue
 from support.foreign_networks import mlp, mlp_features
 
 from motet.algorithm import stacked_batch
-from motet.algorithms import DQNConfig, IQNConfig
+from motet.algorithms import DQNConfig, IQNConfig, TD3Config
+from motet.algorithms.td3 import TD3Layout
 from motet.errors import NotReadyError, SettingError
 from motet.testing import check_algorithm
 from motet.testing.algorithm import _fill
@@ -24,7 +25,7 @@ from motet.world import as_world
 from motet.world.batch import LoopedWorlds
 from motet.worlds import MatrixGame, TreasureHunt
 
-VECTOR, N = Box(-1, 1, (5,)), Discrete(3, start=2)
+VECTOR, N, BOX = Box(-1, 1, (5,)), Discrete(3, start=2), Box(-2, 2, (2,))
 SMALL: dict[str, Any] = {
     "memory_size": 8, "hidden": (8,), "batch_size": 4, "min_rows": 4, "sequence_length": 5, "burn_in": 3
 }  # fmt: skip
@@ -46,10 +47,23 @@ def test_algorithms_with_a_memory_keep_the_contract(config):
     check_algorithm(config, VECTOR, N, masked=True)
 
 
+def actions_of(config: Any) -> Any:
+    return BOX if isinstance(config, TD3Config) else N
+
+
 def filled(config: Any, agents: int = 1, seed: int = 0) -> Any:
-    batch = stacked_batch(VECTOR, N, config.replay(VECTOR, N), agents)
-    _fill(batch, VECTOR, N, np.random.default_rng(seed), config.n_step)
+    spaces = VECTOR, actions_of(config)
+    batch = stacked_batch(*spaces, config.replay(*spaces), agents)
+    _fill(batch, *spaces, np.random.default_rng(seed), config.n_step)
     return batch
+
+
+def dense(layers: Any, row: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    layers = list(layers)
+    for i, (inputs, outputs, weight, bias) in enumerate(layers):
+        out = out @ row[weight : weight + inputs * outputs].view(outputs, inputs).T + row[bias : bias + outputs]
+        out = out if i == len(layers) - 1 else out.relu()
+    return out
 
 
 def run_cell(kind: str, plan: Any, row: torch.Tensor, x: torch.Tensor, memory: Any, valid: Any, cut: int) -> Any:
@@ -71,6 +85,18 @@ def run_cell(kind: str, plan: Any, row: torch.Tensor, x: torch.Tensor, memory: A
     return torch.stack([out.detach() if t < cut else out for t, out in enumerate(outs)])
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        TD3Config(memory="gru", **SMALL),
+        TD3Config(memory="lstm", prioritised=True, normalise=True, n_step=3, **SMALL),
+        TD3Config(memory="gru", encoder=mlp_features, noise_memory=0.5, **{**SMALL, "burn_in": 0}),
+    ],
+)
+def test_td3_with_a_memory_keeps_the_contract(config):
+    check_algorithm(config, VECTOR, BOX)
+
+
 @KINDS
 @pytest.mark.parametrize("double", [False, True])
 def test_an_update_of_dqn_is_that_of_a_plain_implementation(kind, double):
@@ -88,11 +114,7 @@ def test_an_update_of_dqn_is_that_of_a_plain_implementation(kind, double):
     def values(row: torch.Tensor, k: int) -> torch.Tensor:
         seen = torch.tensor(batch.observation[0, k])
         out = run_cell(kind, first, row[:cut], seen, batch.extra["memory"][0, k], batch.valid[0, k], config.burn_in)
-        for i, (inputs, outputs, weight, bias) in enumerate(second.layers):
-            part = row[cut:]
-            out = out @ part[weight : weight + inputs * outputs].view(outputs, inputs).T + part[bias : bias + outputs]
-            out = out if i == len(list(second.layers)) - 1 else out.relu()
-        return out
+        return dense(second.layers, row[cut:], out)
 
     total, count, priorities = torch.zeros(()), 0, []
     for k in range(4):
@@ -116,12 +138,61 @@ def test_an_update_of_dqn_is_that_of_a_plain_implementation(kind, double):
     np.testing.assert_allclose(update.metrics["loss"], float(total.detach()) / count, rtol=1e-3)
 
 
-@pytest.mark.parametrize("config", [DQNConfig(memory="gru", **SMALL), IQNConfig(memory="lstm", **SMALL)])
+@KINDS
+def test_an_update_of_td3_is_that_of_a_plain_implementation(kind):
+    """The critics, and the memory that learns with them."""
+    config = TD3Config(memory=kind, prioritised=True, n_step=2, target_noise=0.0, **SMALL)
+    td3, batch, layout = config.build(VECTOR, BOX, 1, [3]), filled(config), TD3Layout.of(config, VECTOR, BOX)
+    halves, c = torch.tensor(td3.state[0]).view(2, -1), layout.size
+    sees = halves[0, layout.encoder_part].clone().requires_grad_()
+    judges = [half[layout.critics : layout.critics + c].clone().requires_grad_() for half in halves]
+    targets = [half[layout.critics + c : layout.critics + 2 * c] for half in halves]
+    given = batch.extra["memory"][0], batch.valid[0]
+    total, count, priorities = torch.zeros(()), 0, []
+    for k in range(4):
+        x = torch.tensor(batch.observation[0, k])
+        seen, seen_there = (
+            run_cell(kind, layout.encoder, row, x, given[0][k], given[1][k], config.burn_in)
+            for row in (sees, halves[1, layout.encoder_part])
+        )
+        errors = []
+        for t in range(config.burn_in, 8):
+            if not batch.valid[0, k, t]:
+                continue
+            end = seen_there[t + int(batch.ahead[0, k, t])]
+            action = dense(layout.policy.layers, halves[1, layout.policy_part], end).tanh()
+            after = torch.stack([dense(layout.critic.layers, row, torch.cat((end, action))) for row in targets]).min()
+            goal = batch.reward[0, k, t] + batch.discount[0, k, t] * after
+            here = torch.cat((seen[t], torch.tensor(batch.action[0, k, t]) / 2))
+            error = goal - torch.cat([dense(layout.critic.layers, row, here) for row in judges])
+            total, count = total + float(batch.weight[0, k]) * error.square().sum(), count + 1
+            errors.append(float(error.detach().abs().mean()))
+        priorities.append(0.9 * max(errors) + 0.1 * float(np.mean(errors)))
+    (total / count).backward()
+    update = td3.update(batch, [0])
+    for found, row in zip(td3._critic_grad, judges, strict=True):
+        torch.testing.assert_close(found, row.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(td3._seeing_grad[0, : len(sees)], sees.grad, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(update.priorities[0], priorities, rtol=1e-3)
+
+
+REMEMBERING = pytest.mark.parametrize(
+    "config",
+    [
+        DQNConfig(memory="gru", **SMALL),
+        IQNConfig(memory="lstm", **SMALL),
+        TD3Config(memory="gru", policy_delay=1, **SMALL),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+
+
+@REMEMBERING
 def test_rows_without_a_transition_teach_nothing(config):
     """What stands in a final row of actions, rewards and states changes no bit."""
     states = []
     for junk in (0, 1):
-        learner, batch = config.build(VECTOR, N, 1, [3]), filled(config)
+        learner, batch = config.build(VECTOR, actions_of(config), 1, [3]), filled(config)
         gone = ~batch.valid
         assert gone[..., config.burn_in :].any()
         batch.action[gone] = 2 + junk
@@ -134,13 +205,14 @@ def test_rows_without_a_transition_teach_nothing(config):
     np.testing.assert_array_equal(*states)
 
 
-@pytest.mark.parametrize("config", [DQNConfig(memory="gru", **SMALL), IQNConfig(memory="lstm", **SMALL)])
+@REMEMBERING
 def test_a_stack_learns_from_sequences_what_each_agent_learns_alone(config):
-    stack, batch = config.build(VECTOR, N, 3, [1, 2, 3]), filled(config, agents=3)
+    actions = actions_of(config)
+    stack, batch = config.build(VECTOR, actions, 3, [1, 2, 3]), filled(config, agents=3)
     for _ in range(3):
         stack.update(batch, [0] * 3)
     for agent in range(3):
-        alone = config.build(VECTOR, N, 1, [agent + 1])
+        alone = config.build(VECTOR, actions, 1, [agent + 1])
         part = batch.map(lambda array, agent=agent: np.ascontiguousarray(array[agent : agent + 1]))
         for _ in range(3):
             alone.update(part, [0])
@@ -226,8 +298,8 @@ def test_memory_is_refused_beside_a_network_that_sees_the_observation(config):
         replace(config, memory="gru").sizes(VECTOR, N)
 
 
-@pytest.mark.parametrize("config", [DQNConfig(memory="gru", **SMALL), IQNConfig(memory="gru", **SMALL)])
+@REMEMBERING
 def test_a_behaviour_with_a_memory_cannot_act_without_it(config):
-    behaviour = config.behaviour(VECTOR, N)
+    behaviour = config.behaviour(VECTOR, actions_of(config))
     with pytest.raises(NotReadyError, match="this behaviour has a memory: call act_from with its state"):
         behaviour.act(np.zeros((1, 5), np.float32))

@@ -157,12 +157,12 @@ def test_masks_cross():
         policy.reset(1)
         for only in (0, 2, 1):
             assert policy.act(ZERO, np.arange(3) == only) == only
-        with pytest.raises(SpecError, match="mask of 4 entries, expected 3"):
+        with pytest.raises(SpecError, match=r"mask must have one entry for each of 3 actions, got shape \[4\]"):
             policy.act(ZERO, np.ones(4, np.bool_))
         assert policy.act(ZERO) in range(3)
     with pytest.raises(
         SettingError,
-        match=r"masked=True is only valid with a Discrete action space \(got Box\(0\.0, 1\.0, \(2,\), float32\)\)",
+        match=r"masked=True is only valid with an action space that can be masked \(got Box\(0\.0, 1\.0, \(2,\)",
     ):
         IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, Box(0, 1, (2,)), masked=True)
 

@@ -98,6 +98,7 @@ CONTINUOUS = {**SMALL, "hidden": (16,)}
 TD3S = {
     "td3": TD3Config(**CONTINUOUS),
     "td3, prioritised, 3 steps": TD3Config(**CONTINUOUS, prioritised=True, n_step=3),
+    "td3, memory": TD3Config(**CONTINUOUS, **MEMORY, memory="gru", prioritised=True, n_step=2),
     "td3, normalised, in stages": TD3Config(
         **CONTINUOUS,
         normalise=True,

@@ -4,7 +4,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from support import EXAMPLES
 
 from motet.errors import SettingError, WorldError
@@ -165,6 +165,39 @@ class NothingAllowed(Corridor):
         return np.zeros(3, bool)
 
 
+class Pedals(Corridor):
+    """Its actions are a pair, and so are its masks."""
+
+    action_spaces = (MultiDiscrete([3, 2]),) * 2
+
+    def mask(self, agent):
+        return super().mask(agent), np.array([True, False])
+
+    def act(self, actions):
+        assert actions[0][1] == 0
+        super().act([actions[0][0]])
+
+
+class OneArray(Pedals):
+    def mask(self, agent):
+        return np.concatenate(super().mask(agent))
+
+
+class ShortPart(Pedals):
+    def mask(self, agent):
+        return super().mask(agent)[0], np.ones(3, bool)
+
+
+class IntPart(Pedals):
+    def mask(self, agent):
+        return super().mask(agent)[0], np.ones(2, np.int8)
+
+
+class EmptyPart(Pedals):
+    def mask(self, agent):
+        return super().mask(agent)[0], np.zeros(2, bool)
+
+
 class InfiniteReward(Corridor):
     def reward(self, agent):
         return super().reward(agent) + (np.inf if self.turn == 4 else 0)
@@ -298,6 +331,10 @@ class KeepsRewards(Corridor):
         (IntMask, "mask"),
         (ShortMask, "mask"),
         (NothingAllowed, "mask"),
+        (OneArray, "mask"),
+        (ShortPart, "mask"),
+        (IntPart, "mask"),
+        (EmptyPart, "mask"),
         (InfiniteReward, "reward"),
         (NoReward, "reward"),
         (StickyReward, "reward"),

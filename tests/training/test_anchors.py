@@ -111,7 +111,9 @@ def test_runs_that_do_not_fit_are_refused(earlier, tmp_path):
     with pytest.raises(SettingError, match=r"several policies \(player_0, player_1\).*two,agent=player_0"):
         make_roster(Coins, DQN, quick(league=league(tmp_path / "two")))
     assert make_roster(MatrixGame, DQN, quick(league=league(f"{tmp_path / 'two'},agent=player_1"))).self_play
-    with pytest.raises(SettingError, match=r"two,agent=player_0. cannot play here: action space must be"):
+    with pytest.raises(
+        SettingError, match=r"two,agent=player_0. cannot play here: DQN needs a Discrete action space, got Box"
+    ):
         make_roster("hockey", "td3", quick(league=league(tmp_path / "two,agent=player_0")))
     with pytest.raises(SettingError, match="neither a run, a checkpoint nor a plan"):
         make_roster(Coins, DQN, quick(league=league(tmp_path)))

@@ -33,7 +33,7 @@ class Acting(Protocol):
     fields: Mapping[str, Field]
     """Further fields of a row, which the loss gets in ``batch.extra``."""
     masked: int
-    """Number of actions in a mask of allowed actions; 0: it does not know masks."""
+    """Number of entries of a flat mask of allowed actions (see :mod:`motet.masks`); 0: it does not know masks."""
 
     def choose(
         self,
@@ -63,10 +63,10 @@ class EpsilonGreedy:
     """
 
     def __init__(self, actions: Space, epsilon: Schedule) -> None:
-        self.outputs = self.masked = n_actions(actions)
+        self.outputs = self.masked = n_actions(actions, "EpsilonGreedy")
         self.fields: Mapping[str, Field] = {}
         self._first, self._epsilon = int(getattr(actions, "start", 0)), epsilon
-        self._best = highest(actions)
+        self._best = highest(actions, "EpsilonGreedy")
 
     def best(self) -> Choose:
         """Return how the greedy action follows from the outputs, for export."""
@@ -103,7 +103,7 @@ class Categorical:
         if not isinstance(found, Choices):
             raise SettingError(f"Categorical must get a Discrete or MultiDiscrete action space, got {actions!r}")
         self._choices, self.outputs = found, found.outputs
-        self.masked = found.outputs if len(found.counts) == 1 else 0
+        self.masked = found.mask_size
         self.fields: Mapping[str, Field] = {"log_prob": Field(), **found.fields}
 
     def best(self) -> Choose:

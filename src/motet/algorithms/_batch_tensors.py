@@ -28,12 +28,17 @@ _MAX, _MEAN = 0.9, 0.1  # weights of the largest and of the mean error in the pr
 
 
 def batch_tensors(
-    batch: Batch, encoder: Encoder, action_space: Space, device: Device, burn_in: int = 0
-) -> BatchTensors:
+    batch: Batch,
+    encoder: Encoder,
+    action_space: Space,
+    device: Device,
+    burn_in: int,
+    action_dtype: torch.dtype = torch.int64,
+) -> Tensors | SequenceTensors:
     """Return the tensors of a stacked batch."""
     if batch.ahead is None:
-        return Tensors(batch, encoder, action_space, device)
-    return SequenceTensors(batch, encoder, action_space, device, burn_in)
+        return Tensors(batch, encoder, action_space, device, action_dtype)
+    return SequenceTensors(batch, encoder, action_space, device, action_dtype, burn_in)
 
 
 class BatchTensors:
@@ -42,22 +47,25 @@ class BatchTensors:
     An update learns from R rows for each agent, at each of which a transition starts.
     """
 
-    action_dtype = torch.int64
     rows: int
     """R"""
     share: float | Tensor
     """Share of each row in a mean over the batch: a number, or ``[A, R]``."""
     next_mask: Tensor | None
+    inputs: Tensor
+    """All rows that networks get, ``[A, n, inputs]``."""
+    x: Tensor
+    """Those of them that :meth:`look` shows to a network to learn from."""
 
-    def __init__(self, batch: Batch, action_space: Space, device: Device) -> None:
-        self.batch, self._device = batch, device
+    def __init__(self, batch: Batch, action_space: Space, device: Device, action_dtype: torch.dtype) -> None:
+        self.batch, self._device, self._action_dtype = batch, device, action_dtype
         self._first_action = int(getattr(action_space, "start", 0))
         self._action, self._reward, self._discount = map(device.link, (batch.action, batch.reward, batch.discount))
         self._weight = _nothing if batch.weight is None else device.link(batch.weight)
 
     def fetch(self) -> None:
         """Load the current content of the batch's arrays."""
-        self.action = self._learned(self._action().to(self.action_dtype))
+        self.action = self._learned(self._action().to(self._action_dtype))
         if self._first_action:
             self.action = self.action - self._first_action
         self.reward, self.discount = self._learned(self._reward()), self._learned(self._discount())
@@ -113,8 +121,10 @@ class BatchTensors:
 class Tensors(BatchTensors):
     """A stacked batch of transitions as tensors of the device, which each :meth:`fetch` brings up to date."""
 
-    def __init__(self, batch: Batch, encoder: Encoder, action_space: Space, device: Device) -> None:
-        super().__init__(batch, action_space, device)
+    def __init__(
+        self, batch: Batch, encoder: Encoder, action_space: Space, device: Device, action_dtype: torch.dtype
+    ) -> None:
+        super().__init__(batch, action_space, device, action_dtype)
         agents, self.rows = batch.reward.shape
         self.share = 1.0 / self.rows
         self.inputs = device.zeros(agents, 2 * self.rows, encoder.size)  # current rows, then next rows
@@ -155,8 +165,16 @@ class Tensors(BatchTensors):
 class SequenceTensors(BatchTensors):
     """A stacked batch of sequences as tensors of the device, which each :meth:`fetch` brings up to date."""
 
-    def __init__(self, batch: Batch, encoder: Encoder, action_space: Space, device: Device, burn_in: int) -> None:
-        super().__init__(batch, action_space, device)
+    def __init__(
+        self,
+        batch: Batch,
+        encoder: Encoder,
+        action_space: Space,
+        device: Device,
+        action_dtype: torch.dtype,
+        burn_in: int,
+    ) -> None:
+        super().__init__(batch, action_space, device, action_dtype)
         assert batch.valid is not None and batch.ahead is not None
         agents, sequences, length = batch.reward.shape
         memory = batch.extra["memory"]
@@ -164,7 +182,7 @@ class SequenceTensors(BatchTensors):
         every = _rows(batch.observation)
         self._burn_in, self._shape = burn_in, (agents, sequences, every)
         self.rows = sequences * (length - burn_in)
-        self.x = device.zeros(agents, sequences * every, encoder.size)
+        self.inputs = self.x = device.zeros(agents, sequences * every, encoder.size)
         self._encode = encoder.link(batch.observation, self.x, device)
         self._states = device.zeros(*self._shape, memory.shape[-1])
         self._begin = np.zeros(self._shape, np.bool_)

@@ -7,14 +7,16 @@ the current policy and the entropies, and turns the gradients of both into the g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from motet.algorithm import Batch
 from motet.algorithms._device import Device
-from motet.algorithms._distributions import HALF_LOG_TAU, Actions, Choices, Gaussian
+from motet.algorithms._distributions import HALF_LOG_TAU, Actions, Bits, Choices, Gaussian, Part, Product
 
 __all__ = ["Likelihoods", "Look", "likelihoods_of"]
 
@@ -23,7 +25,7 @@ class Likelihoods(Protocol):
     """The learning half of an action distribution."""
 
     def chosen(self, batch: Batch) -> Tensor:
-        """Return the actions ``[A, rows, ...]`` on the device, in the form that :meth:`look` takes."""
+        """Return the actions ``[A, rows, chosen]`` on the device, in the form that :meth:`look` takes."""
         ...
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> Look:
@@ -47,8 +49,12 @@ class Look(Protocol):
 
 def likelihoods_of(actions: Actions, device: Device) -> Likelihoods:
     """Return the learning half of an action distribution, on a device."""
+    if isinstance(actions, Product):
+        return _ProductLikelihoods(actions, device)
     if isinstance(actions, Choices):
         return _ChoicesLikelihoods(actions, device)
+    if isinstance(actions, Bits):
+        return _BitsLikelihoods(actions, device)
     assert isinstance(actions, Gaussian)
     return _GaussianLikelihoods(actions, device)
 
@@ -62,7 +68,9 @@ class _ChoicesLikelihoods:
         """Return indices ``[A, rows, choices]``."""
         (agents, fragments, length), parts = batch.reward.shape, self._choices.parts
         indices = self._device.to_device(batch.action).view(agents, fragments * length, len(parts)).to(torch.int64)
-        return indices if self._start is None else indices - self._start
+        if self._start is None:
+            return indices
+        return (indices - self._start).clamp_(min=0)  # the action of the last row of an episode is 0
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _ChoicesLook:
         """Return log-probabilities and entropies with their backward pass."""
@@ -93,6 +101,39 @@ class _ChoicesLook:
         return grads[0] if len(grads) == 1 else torch.cat(grads, -1)
 
 
+class _BitsLikelihoods:
+    def __init__(self, bits: Bits, device: Device) -> None:
+        self._bits, self._device = bits, device
+
+    def chosen(self, batch: Batch) -> Tensor:
+        """Return the bits ``[A, rows, outputs]`` as floats."""
+        agents, fragments, length = batch.reward.shape
+        bits = self._device.to_device(batch.action)
+        return bits.reshape(agents, fragments * length, self._bits.outputs).to(torch.float32)
+
+    def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _BitsLook:
+        """Return log-probabilities and entropies with their backward pass."""
+        if mask is not None:
+            allowed = mask.reshape(*out.shape, 2)
+            out = out.masked_fill(~allowed[..., 1], -1e30).masked_fill(~allowed[..., 0], 1e30)
+        return _BitsLook(out, chosen)
+
+
+class _BitsLook:
+    def __init__(self, logits: Tensor, chosen: Tensor) -> None:
+        self._logits, self._chosen = logits, chosen
+        zero, one = F.logsigmoid(-logits), F.logsigmoid(logits)  # log-probabilities of 0 and 1
+        self._share = one.exp()
+        self.log_prob = torch.where(chosen > 0, one, zero).sum(-1)
+        self.entropy = (self._share * one + zero.exp() * zero).sum(-1).neg_()
+
+    def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
+        """Return the gradient of the logits."""
+        share = self._share
+        pull = self._logits * share * (1.0 - share) * entropy.unsqueeze(-1)
+        return (self._chosen - share).mul_(log_prob.unsqueeze(-1)).sub_(pull)
+
+
 class _GaussianLikelihoods:
     def __init__(self, gaussian: Gaussian, device: Device) -> None:
         self._gaussian, self._device = gaussian, device
@@ -101,7 +142,7 @@ class _GaussianLikelihoods:
         """Return the unclipped actions ``[A, rows, outputs]``."""
         agents, fragments, length = batch.reward.shape
         unclipped = self._device.to_device(batch.extra["unclipped"])
-        return unclipped.view(agents, fragments * length, self._gaussian.outputs)
+        return unclipped.reshape(agents, fragments * length, self._gaussian.outputs)
 
     def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _GaussianLook:
         """Return log-probabilities and entropies with their backward pass."""
@@ -121,3 +162,39 @@ class _GaussianLook:
         pull = log_prob.unsqueeze(2)
         torch.sum(self._away.square().sub_(1.0).mul_(pull).add_(entropy.unsqueeze(2)), 1, out=own)
         return self._away.mul_(self._precision).mul_(pull)
+
+
+class _ProductLikelihoods:
+    def __init__(self, product: Product, device: Device) -> None:
+        self._parts = [(key, part, likelihoods_of(part.actions, device)) for key, part in product.parts.items()]
+
+    def chosen(self, batch: Batch) -> Tensor:
+        """Return the values of all parts, one after the other, as floats: those of indices are exact."""
+        found = []
+        for key, part, likelihoods in self._parts:
+            extra = {name: batch.extra[name][..., where] for name, where in part.fields.items()}
+            mine = replace(batch, action=batch.action[key], extra=extra)
+            found.append(likelihoods.chosen(mine).to(torch.float32))
+        return torch.cat(found, -1)
+
+    def look(self, out: Tensor, own: Tensor, chosen: Tensor, mask: Tensor | None) -> _ProductLook:
+        """Return log-probabilities and entropies with their backward pass."""
+        looks = []
+        for _, part, likelihoods in self._parts:
+            here = chosen[..., part.chosen]
+            if isinstance(part.actions, Choices):
+                here = here.to(torch.int64)
+            allowed = None if mask is None or not part.actions.mask_size else mask[..., part.mask]
+            looks.append((part, likelihoods.look(out[..., part.outputs], own[:, part.own], here, allowed)))
+        return _ProductLook(looks)
+
+
+class _ProductLook:
+    def __init__(self, looks: Sequence[tuple[Part, Look]]) -> None:
+        self._looks = looks
+        self.log_prob = torch.stack([look.log_prob for _, look in looks]).sum(0)
+        self.entropy = torch.stack([look.entropy for _, look in looks]).sum(0)
+
+    def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
+        """Return the gradient of the outputs, those of the parts one after the other."""
+        return torch.cat([look.back(log_prob, entropy, own[:, part.own]) for part, look in self._looks], -1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from motet.algorithm import Batch, Space, Update
-from motet.algorithms._batch_tensors import Tensors
+from motet.algorithms._batch_tensors import SequenceTensors, Tensors, batch_tensors
 from motet.algorithms._device import Device
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._flat import Adam, FlatRows, clip_rows
@@ -23,25 +23,16 @@ from motet.schedule import value_at
 __all__ = ["TD3"]
 
 
-class _TD3Tensors(Tensors):
-    """A stacked batch as tensors, and buffers for the critics' inputs ``[2 A, B, features + actions]``."""
+class _Judged:
+    """A stacked batch as tensors, and buffers for the critics' inputs ``[2 A, R, features + actions]``."""
 
-    action_dtype = torch.float32
-
-    def __init__(
-        self,
-        batch: Batch,
-        encoder: Encoder,
-        action_space: Space,
-        device: Device,
-        scale: ActionScale,
-        size: int,
-    ) -> None:
-        super().__init__(batch, encoder, action_space, device)
-        agents, rows, _ = self.x.shape
+    def __init__(self, tensors: Tensors | SequenceTensors, device: Device, scale: ActionScale, size: int) -> None:
+        self.tensors = tensors
+        agents, rows = len(tensors.x), tensors.rows
         shape = (agents, 2, rows, size + scale.size)
-        self.raw = torch.zeros_like(self.x)
-        self.seen, self.next_seen = self.x, self.next_x  # features, [A, B, size] each
+        self.raw = torch.zeros_like(tensors.x)
+        if isinstance(tensors, Tensors):  # features, [A, R, size] each; with an encoder those are others
+            self.seen, self.next_seen = tensors.x, tensors.next_x
         here, there = device.zeros(*shape), device.zeros(*shape)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
         self.first = here[:, 0]  # inputs of each agent's first critic, [A, B, features + actions]
@@ -53,8 +44,15 @@ class _TD3Tensors(Tensors):
 
     def fetch(self) -> None:
         """Load the current content of the batch's arrays."""
-        super().fetch()
-        self.action = self.action.flatten(2).sub(self._middle).div_(self._half)
+        self.tensors.fetch()
+        self.action = self.tensors.action.flatten(2).sub(self._middle).div_(self._half)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the means ``[A]`` of values ``[A, critics, R]``."""
+        share = self.tensors.share
+        if isinstance(share, Tensor):
+            return (values * share.unsqueeze(1)).sum(2).mean(1)
+        return values.mean((1, 2))
 
     def show_critics(self) -> None:
         """Write features and taken actions to the critics' inputs, and next features to the target critics' inputs."""
@@ -119,7 +117,7 @@ class TD3(FlatRows):
             self._seeing_grad = self._policy_grad[:, sees.start : acts.start]
             self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
-        self._batches: dict[int, _TD3Tensors] = {}
+        self._batches: dict[int, _Judged] = {}
         self._policy_loss: Tensor | None = None  # of the last policy update, shown with the next metrics
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
@@ -163,17 +161,19 @@ class TD3(FlatRows):
         """Learn from one batch."""
         config = self.config
         if id(batch) not in self._batches:
-            self._batches[id(batch)] = _TD3Tensors(
-                batch, self._encoder, self._action_space, self._device, self._scale, self._features
+            tensors = batch_tensors(
+                batch, self._encoder, self._action_space, self._device, config.burn_in, torch.float32
             )
+            self._batches[id(batch)] = _Judged(tensors, self._device, self._scale, self._features)
         data = self._batches[id(batch)]
         data.fetch()
         if self._normaliser is not None:
-            data.raw.copy_(data.x)
-            self._normaliser.apply(data.inputs)
-        seeing = None if self._seeing is None else self._seeing.forward(data.x, learn=True)
-        if seeing is not None:
-            data.seen, data.next_seen = seeing.out, self._target_seeing.forward(data.next_x).out
+            data.raw.copy_(data.tensors.x)
+            self._normaliser.apply(data.tensors.inputs)
+        seeing = None
+        if self._seeing is not None:
+            seeing, _ = data.tensors.look(self._seeing, ahead=False)
+            data.seen, data.next_seen = data.tensors.learned(seeing.out), data.tensors.look_ahead(self._target_seeing)
         data.show_critics()
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         rates = [value_at(config.learning_rate, step, config.stages, count) for step, count in counts]
@@ -192,36 +192,41 @@ class TD3(FlatRows):
                 self._policy_adam.load(self._steps_of(self.counters[:, 0] // config.policy_delay))
         if self._normaliser is not None:
             self._normaliser.update(data.raw, frozen=[config._freezes(*count) for count in counts])
-        return Update(self._metrics, self._device.to_host(errors.abs_().mean(1)) if config.prioritised else None)
+        if not config.prioritised:
+            return Update(self._metrics)
+        return Update(self._metrics, self._device.to_host(data.tensors.priorities(errors.abs_().mean(1))))
 
-    def _learn_critics(self, data: _TD3Tensors, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
+    def _learn_critics(self, data: _Judged, seeing: Pass | None, rates: Sequence[float]) -> Tensor:
         """Take one gradient step of all critics, and of the encoder, if there is one.
 
-        Returns the critics' TD errors ``[A, 2, B]``.
+        Returns the critics' TD errors ``[A, 2, R]``.
         """
-        config, (agents, rows) = self.config, data.reward.shape
+        config, tensors = self.config, data.tensors
+        agents, rows = tensors.reward.shape
         data.show_next(self._target_actions(data))
         values = self._target_critics.forward(data.there).out.view(agents, 2, rows)
-        goal = torch.addcmul(data.reward * config.reward_scale, data.discount, values.amin(1))
+        goal = torch.addcmul(tensors.reward * config.reward_scale, tensors.discount, values.amin(1))
         judging = self._critics.forward(data.here, learn=True)
         guess = judging.out.view(agents, 2, rows)
         error = goal.unsqueeze(1) - guess
-        slope = error * (-2.0 / rows)
-        if data.weight is not None:
-            slope.mul_(data.weight.unsqueeze(1))
+        share, weight = tensors.share, tensors.weight
+        slope = error * (-2.0 * (share.unsqueeze(1) if isinstance(share, Tensor) else share))
+        if weight is not None:
+            slope.mul_(weight.unsqueeze(1))
         back = self._critics.backward(judging, slope.view(2 * agents, rows, 1))
         if seeing is not None and back is not None:
-            self._learn_to_see(seeing, back.view(agents, 2, rows, -1).sum(1), rates)
+            seen = back.view(agents, 2, rows, -1).sum(1)[..., : self._features]
+            self._learn_to_see(seeing, tensors.spread(seen), rates)
         norms = clip_rows(self._critic_grad, config.max_grad_norm)
         if self._measures():
-            losses = error.square() if data.weight is None else error.square() * data.weight.unsqueeze(1)
+            losses = error.square() if weight is None else error.square() * weight.unsqueeze(1)
             norm = norms.view(agents, 2).mean(1)
-            measured = {"loss": losses.mean((1, 2)), "mean_q": guess.mean((1, 2)), "grad_norm": norm}
+            measured = {"loss": data.mean(losses), "mean_q": data.mean(guess), "grad_norm": norm}
             self._measure(measured if self._policy_loss is None else {**measured, "policy_loss": self._policy_loss})
         self._critic_adam.step([rate for rate in rates for _ in range(2)], config.adam_eps)
         return error
 
-    def _target_actions(self, data: _TD3Tensors) -> Tensor:
+    def _target_actions(self, data: _Judged) -> Tensor:
         """Return the target policy's next actions with smoothing noise, ``[A, B, n]``."""
         config = self.config
         for row, stream in zip(data.noise, self._streams, strict=True):
@@ -231,21 +236,22 @@ class TD3(FlatRows):
         return noise.add_(self._target_policy.forward(data.next_seen).out.tanh()).clamp_(-1.0, 1.0)
 
     def _learn_to_see(self, seeing: Pass, grad: Tensor, rates: Sequence[float]) -> None:
-        """Take one gradient step of the encoder, given the sum of the gradients of both critics' inputs."""
+        """Take one gradient step of the encoder, given the sum of the gradients of both critics."""
         assert self._seeing is not None
-        self._seeing.backward(seeing, grad[..., : self._features])
+        self._seeing.backward(seeing, grad)
         clip_rows(self._seeing_grad, self.config.max_grad_norm)
         self._seeing_adam.step(rates, self.config.adam_eps)
 
-    def _learn_policy(self, data: _TD3Tensors, rates: Sequence[float]) -> None:
+    def _learn_policy(self, data: _Judged, rates: Sequence[float]) -> None:
         """Take one gradient step of the policies, which increases the value of their first critic."""
-        rows = data.x.shape[1]
+        share = data.tensors.share
         acting = self._policy.forward(data.seen, learn=True)
         actions = acting.out.tanh()
         data.show_first(actions)
         judging = self._first_critic.forward(data.first, learn=True)
-        self._policy_loss = -judging.out.mean((1, 2))
-        back = self._first_critic.backward(judging, torch.full_like(judging.out, -1.0 / rows))
+        self._policy_loss = -data.mean(judging.out.transpose(1, 2))
+        slope = -share.unsqueeze(2) if isinstance(share, Tensor) else torch.full_like(judging.out, -share)
+        back = self._first_critic.backward(judging, slope)
         assert back is not None
         grad = back[..., self._features :] * actions.square_().neg_().add_(1.0)
         self._policy.backward(acting, grad)

@@ -17,6 +17,7 @@ from motet.algorithms._greedy import Choose, Greedy, Layered
 from motet.algorithms._settings import check_config, check_min_rows
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.masks import is_discrete
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Stages, value_at
 from motet.settings import FINITE
@@ -96,9 +97,10 @@ class ValueConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
+        n = n_actions(action_space, type(self).__name__.removesuffix("Config"))
         own = self.memory is not None or self.network is not None or self.encoder is not None
         state_size = self._state_size(observation_space, action_space) if own else 0
-        extra = {"mask": Field((n_actions(action_space),), "bool", next=True)} if masked else {}
+        extra = {"mask": Field((n,), "bool", next=True)} if masked else {}
         return self._reader(extra, state_size)
 
     def _reader(self, extra: Mapping[str, Field], memory: int) -> ReaderSettings:
@@ -121,7 +123,7 @@ class ValueConfig:
         first: int = 0,
     ) -> Greedy:
         """Return the policy that takes the action of the highest value, of which the outputs from ``first`` tell."""
-        choice = highest(action_space, first)
+        choice = highest(action_space, type(self).__name__.removesuffix("Config"), first)
         return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
 
     def _header_values(self, step: int, updates: int) -> dict[str, Any]:
@@ -133,17 +135,17 @@ class ValueConfig:
         return [value_at(self.learning_rate, int(step), self.stages, int(count)) for step, count in counts]
 
 
-def highest(space: Space, first: int = 0) -> Choose:
+def highest(space: Space, name: str, first: int = 0) -> Choose:
     """Return the choice of the highest action value; ``first`` is the number of outputs before the values."""
-    return Choose((n_actions(space),), (int(getattr(space, "start", 0)),), (), first)
+    return Choose((n_actions(space, name),), (int(getattr(space, "start", 0)),), (), first)
 
 
-def n_actions(space: Space) -> int:
-    """Return the number of actions of a Discrete space."""
-    n = getattr(space, "n", None)
-    if n is None or getattr(space, "shape", None) != () or np.dtype(space.dtype) != np.int64:
-        raise SettingError(f"action space must be Discrete (int64) for DQN and IQN, got {space!r}; use ppo")
-    return int(n)
+def n_actions(space: Space, name: str) -> int:
+    """Return the number of actions of a Discrete space. ``name``: of the algorithm, for the error."""
+    if is_discrete(space) and np.dtype(space.dtype) == np.int64:
+        return int(space.n)
+    dtype = " with dtype int64" if is_discrete(space) else ""
+    raise SettingError(f"{name} needs a Discrete action space{dtype}, got {space!r}; use ppo")
 
 
 class ValueBehaviour:
@@ -154,7 +156,8 @@ class ValueBehaviour:
 
     def __init__(self, encoder: Encoder, action_space: Space) -> None:
         self._encoder = encoder
-        self._n, self._first = n_actions(action_space), int(getattr(action_space, "start", 0))
+        self._n = n_actions(action_space, type(self).__name__.removesuffix("Behaviour"))
+        self._first = int(getattr(action_space, "start", 0))
         self._rng = np.random.default_rng(0)
         self._loaded, self._explores = False, False
         self._epsilon = 1.0

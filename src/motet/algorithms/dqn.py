@@ -81,7 +81,7 @@ class DQNConfig(ValueConfig):
         return self._best(observation_space, action_space, [(plan, weights[: plan.size])], self.dueling)
 
     def _plan(self, observation_space: Space, action_space: Space) -> NetworkPlan:
-        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space) + self.dueling
+        seen, outputs = Seen(observation_space, self.n_frames), n_actions(action_space, "DQN") + self.dueling
         if self.network is not None:
             refuse_memory(self, "network")
             return seen.network(self.network, "network", outputs)

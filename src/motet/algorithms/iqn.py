@@ -92,7 +92,7 @@ class IQNConfig(ValueConfig):
         return self._best(observation_space, action_space, [(_Mean(self, plan), weights[: plan.size])])
 
     def _plan(self, observation_space: Space, action_space: Space) -> IQNPlan:
-        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space), None
+        seen, n, first = Seen(observation_space, self.n_frames), n_actions(action_space, "IQN"), None
         if self.network is not None:
             refuse_memory(self, "network")
             trunk: NetworkPlan = seen.quantiles(self.network, self.hidden[-1], n)

@@ -273,8 +273,8 @@ class LossConfig:
         if masked:
             if not rule.masked:
                 raise SettingError(
-                    f"acting must be EpsilonGreedy or Categorical with Discrete actions in a world with action masks, "
-                    f"got {type(rule).__name__} with {action_space!r}"
+                    "acting must be EpsilonGreedy or Categorical in a world with action masks, got "
+                    f"{type(rule).__name__} with {action_space!r}"
                 )
             extra["mask"] = Field((rule.masked,), "bool", next=True)
         return self._reader(extra)

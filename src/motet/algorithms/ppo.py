@@ -37,7 +37,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
-from motet.algorithms._distributions import Choices, actions_of
+from motet.algorithms._distributions import actions_of
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
@@ -179,9 +179,9 @@ class PPOConfig(Freezing):
         state_size = PPOLayout.of(self, observation_space, action_space).state_size if may_remember else 0
         extra = {"log_prob": Field(), **actions.fields}
         if masked:
-            if not isinstance(actions, Choices) or len(actions.counts) > 1:
-                raise SettingError(f"action masks are only valid with Discrete actions (got {action_space!r})")
-            extra["mask"] = Field((actions.outputs,), "bool", next=True)
+            if not actions.mask_size:
+                raise SettingError(f"action masks are not valid with continuous actions (got {action_space!r})")
+            extra["mask"] = Field((actions.mask_size,), "bool", next=True)
         return self._reader(extra, state_size)
 
     def _reader(self, extra: Mapping[str, Field], memory: int) -> ReaderSettings:
@@ -195,7 +195,8 @@ class PPOConfig(Freezing):
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
         layout = PPOLayout.of(self, observation_space, action_space)
-        check_plan(layout.encoder, layout.policy, layout.critic)
+        check_plan(layout.encoder, remembers=True)
+        check_plan(layout.policy, layout.critic)
         return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
 
     def build(
@@ -316,7 +317,7 @@ class PPOBehaviour:
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the extra fields."""
         if self.state_size:
             raise NotReadyError("this behaviour has a memory: call act_from with its state")
@@ -329,7 +330,7 @@ class PPOBehaviour:
         observations: Nest,
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
-    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
         """Return actions and extra fields, and the memory after these observations."""
         rows, seed = self._seen(observations, explore)
         out, new = self._net.step(rows, state, seed)

@@ -12,7 +12,8 @@ all of them::
     second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
 
 Pictures pass through convolutions, which lie before the policy in the row and are trained with the critics; the policy
-takes their features as they are. Without pictures, policy and critics take the inputs directly.
+takes their features as they are. A memory lies there too, behind them. Without either, policy and critics take the
+inputs directly.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,17 @@ class TD3Config(Freezing):
     """Your own encoder, which policy and critics share and which learns with the critics: a function of
     (observation_space) that makes a torch.nn.Module, which maps an observation to features, its path
     "module:function", or a name such as "parts"."""
+    memory: Literal["gru", "lstm"] | None = None
+    """Memory that policy and critics share, a recurrent layer before their hidden layers, which learns with the
+    critics; None: they see the newest observation only. With a memory, updates learn from sequences of consecutive
+    rows."""
+    memory_size: Annotated[int, Ge(1)] = 64
+    """Number of outputs of the memory."""
+    sequence_length: Annotated[int, Ge(1)] = 32
+    """Number of consecutive rows of a sequence from which a policy with a memory learns."""
+    burn_in: Annotated[int, Ge(0)] = 8
+    """Number of rows before them that only bring the memory up to date: the stored state before the first one is that
+    of an older version."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -92,7 +104,7 @@ class TD3Config(Freezing):
     freeze_normaliser_on_stage: str | None = None
     """Stage at whose start the running mean and standard deviation are frozen."""
     batch_size: Annotated[int, Ge(1)] = 256
-    """Number of transitions in an update."""
+    """Number of transitions in an update; with a memory, of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
     """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
@@ -113,7 +125,7 @@ class TD3Config(Freezing):
     """Autocorrelation of the exploration noise between steps; 0: independent noise. Correlated noise explores further
     where a single action has little effect."""
     prioritised: bool = False
-    """Prioritised replay: sample transitions by their last TD error instead of uniformly."""
+    """Prioritised replay: sample transitions or sequences by their last TD errors instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
     """Exponent of the priorities."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
@@ -129,7 +141,7 @@ class TD3Config(Freezing):
         check_config(self)
         check_min_rows(self)
         self._check_freezing()
-        self._reader()
+        self._reader(self.memory_size if self.memory else 0)
 
     @property
     def header(self) -> HeaderSpec:
@@ -143,13 +155,15 @@ class TD3Config(Freezing):
         ActionScale(action_space)
         if masked:
             raise SettingError("action masks are not valid with TD3, whose actions are continuous")
-        return self._reader()
+        may_remember = self.memory is not None or self.encoder is not None
+        return self._reader(TD3Layout.of(self, observation_space, action_space).state_size if may_remember else 0)
 
-    def _reader(self) -> ReaderSettings:
+    def _reader(self, memory: int) -> ReaderSettings:
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
             n_step=self.n_step, n_frames=self.n_frames, prioritised=self.prioritised, alpha=self.alpha, beta=self.beta,
-            stages=self.stages,
+            memory=memory, length=self.burn_in + self.sequence_length if memory else 0,
+            burn_in=self.burn_in if memory else 0, stages=self.stages,
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
@@ -190,7 +204,7 @@ class ActionScale:
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         dtype = np.dtype(getattr(space, "dtype", None))
         if low is None or high is None or dtype.kind != "f" or not (np.isfinite(low) & np.isfinite(high)).all():
-            raise SettingError(f"action space must be a Box of floats with finite bounds, got {space!r}")
+            raise SettingError(f"TD3 needs a Box of floats with finite bounds as action space, got {space!r}; use ppo")
         if not (low < high).all():
             raise SettingError(f"action space must have low < high in every component, got {space!r}")
         self.low, self.high, self.dtype, self.shape = low, high, dtype, tuple(space.shape)
@@ -232,6 +246,11 @@ class TD3Layout:
         return padded(self.critic.size)
 
     @property
+    def state_size(self) -> int:
+        """Size of the memory of one agent."""
+        return 0 if self.encoder is None else self.encoder.state_size
+
+    @property
     def half(self) -> int:
         """Number of values of a half."""
         return self.critics + 4 * self.size
@@ -270,6 +289,8 @@ class TD3Behaviour:
         self._seeing = None if layout.encoder is None else layout.encoder.acting(scale)
         self._net = layout.policy.acting(scale if layout.encoder is None else 1.0)
         self._explores = layout.policy.explores or (layout.encoder is not None and layout.encoder.explores)
+        self.state_size = layout.state_size
+        """Number of values of its memory; 0: it has none."""
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
@@ -301,21 +322,44 @@ class TD3Behaviour:
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and no extra fields."""
+        if self.state_size:
+            raise NotReadyError("this behaviour has a memory: call act_from with its state")
+        return self._acted(observations, explore, None)[0], {}
+
+    def act_from(
+        self,
+        state: npt.NDArray[np.float32],
+        observations: Nest,
+        masks: npt.NDArray[np.bool_] | None = None,
+        explore: bool = True,
+    ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
+        """Return actions, the memory as an extra field, and the memory after these observations."""
+        actions, new = self._acted(observations, explore, state)
+        assert new is not None
+        return actions, {"memory": state}, new
+
+    def _acted(
+        self, observations: Nest, explore: bool, state: npt.NDArray[np.float32] | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
+        """Return the actions, and the memory after these observations."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)
         if not explore:
-            return self._scale.actions(self._greedy(rows)), {}
+            vectors, new = self._greedy(rows, state)
+            return self._scale.actions(vectors), new
         seed = int(self._rng.integers(2**63)) if self._explores else None
         shape = (len(rows), self._scale.size)
         noise, uniform = self._rng.standard_normal(shape, np.float32), self._rng.random(shape, np.float32)
         if self._random:
-            return self._scale.actions(2.0 * uniform - 1.0), {}
+            new = None if state is None else self._greedy(rows, state, seed)[1]
+            return self._scale.actions(2.0 * uniform - 1.0), new
         if self._memory:
             noise = self._last(noise)
         noise *= self._noise
-        noise += self._greedy(rows, seed)
-        return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), {}
+        vectors, new = self._greedy(rows, state, seed)
+        noise += vectors
+        return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), new
 
     def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return noise of the same standard deviation that continues the last noise; overwrites ``fresh``."""
@@ -328,10 +372,16 @@ class TD3Behaviour:
         fresh[:] = self._lasting[:n]
         return fresh
 
-    def _greedy(self, rows: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
-        """Return the policy's actions as vectors in [-1, 1]."""
+    def _greedy(
+        self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32] | None, seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        """Return the policy's actions as vectors in [-1, 1], and the memory after the rows."""
         if self._statistics is not None:
             assert self._weights is not None
             rows = self._statistics.normalise(self._weights, rows, self._encoder.scale)
-        vectors = self._net.forward(rows if self._seeing is None else self._seeing.forward(rows, seed), seed)
-        return np.tanh(vectors, out=vectors)
+        if self._seeing is not None and state is not None:
+            rows, state = self._seeing.step(rows, state, seed)
+        elif self._seeing is not None:
+            rows = self._seeing.forward(rows, seed)
+        vectors = self._net.forward(rows, seed)
+        return np.tanh(vectors, out=vectors), state

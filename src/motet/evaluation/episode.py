@@ -17,6 +17,7 @@ from motet.errors import MemoryShortError, PolicyFailure, StartError, WorldError
 from motet.evaluation.latency import LatencyHistogram
 from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player
 from motet.isolation.usage import PolicyUsage, limits_of
+from motet.masks import mask_form
 from motet.policies.entries import Entry
 from motet.policies.joint import joint_question, joint_spaces
 from motet.policies.local import LocalPolicy
@@ -284,7 +285,7 @@ class Arena:
                 raise
             self._discard(film=False)
             spaces = enumerate(world.action_spaces)
-            return frozenset(i for i, space in spaces if hasattr(space, "n") and space.shape == ())
+            return frozenset(i for i, space in spaces if mask_form(space).size)
 
     def _discard(self, film: bool) -> str:
         """Close a world that raised. Return a text if closing raised too, else an empty string."""
@@ -554,7 +555,11 @@ class _EpisodeRun:
         for seat_group, agents in joint.items():
             names = world.agents
             seen = {names[agent]: world.observe(agent) for agent in agents}
-            given = {names[agent]: mask for agent in agents if (mask := masks[agent]) is not None}
+            given = {
+                names[agent]: mask_form(world.action_spaces[agent]).flat(mask)
+                for agent in agents
+                if (mask := masks[agent]) is not None
+            }
             observation_space, _ = self._arena.spaces(seat_group)
             question = joint_question([names[a] for a in seat_group.agents], observation_space, seen, given)
             asked.append((seat_group, agents, time.perf_counter()))

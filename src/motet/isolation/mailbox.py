@@ -19,6 +19,7 @@ import numpy.typing as npt
 from motet import _native
 from motet.arrays import ArraySpec
 from motet.errors import SettingError
+from motet.masks import is_discrete, mask_form
 from motet.system.memory import Segment
 from motet.world.spaces import observation_caster
 
@@ -70,7 +71,7 @@ class Mailbox:
         """Set the spaces of observations and actions, and with them how these are put and taken."""
         self.put_action: Put
         self.take_action: Take
-        if hasattr(actions, "n") and actions.shape == ():  # a plain number, faster than a 0-d array
+        if is_discrete(actions):  # a plain number, faster than a 0-d array
             word = self.segment["action"].reshape(1).data
             self.put_action, self.take_action = partial(word.__setitem__, 0), partial(word.__getitem__, 0)
         else:
@@ -117,7 +118,7 @@ def layout(observations: Any, actions: Any, masked: bool, output_bytes: int) -> 
         "written": ArraySpec((8,), "uint64"),
         "text": ArraySpec((TEXT_BYTES,), "uint8"),
         "output": ArraySpec((output_bytes,), "uint8"),
-        "mask": ArraySpec((int(actions.n) if masked else 0,), "bool"),
+        "mask": ArraySpec((mask_form(actions).size if masked else 0,), "bool"),
         **_leaves(actions, "action"),
         **(
             _leaves(observations, "observation")

@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from motet.errors import PolicyFailure
 from motet.isolation.policy import IsolatedPolicy
+from motet.masks import is_discrete, mask_form
+from motet.nest import Nest
 from motet.policies.entries import Entry, load_with
 from motet.policies.joint import JointPolicies, joint_question, joint_spaces
 from motet.policies.limits import PolicyLimits
@@ -23,6 +22,7 @@ from motet.policies.local import LocalPolicy
 from motet.policies.partner import Partner
 from motet.policies.teams import describe_world
 from motet.policy import Policy, PolicySpec, WorldDescription
+from motet.system.raised import brief
 from motet.world import World
 from motet.world.masks import masked_agents
 
@@ -50,7 +50,7 @@ class Player(Protocol):
         """Tell the policy that a new episode begins. Does not wait."""
         ...
 
-    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    def ask(self, observation: Any, mask: Nest = None) -> None:
         """Ask for an action. Does not wait."""
         ...
 
@@ -104,6 +104,10 @@ class Seats:
             description,
         )
 
+    def action_space(self, agent: str) -> Any:
+        """Return the action space of an agent, given by its name."""
+        return self.action_spaces[list(self.agents).index(agent)]
+
     def spaces(self) -> tuple[Any, Any]:
         """Return the spaces of the player's questions and answers."""
         if not self.joint:
@@ -151,10 +155,11 @@ def make_player(
     )
 
 
-def check_mask(action: Any, mask: npt.NDArray[np.bool_] | None, space: Any) -> None:
+def check_mask(action: Any, mask: Nest, space: Any) -> None:
     """Raise a PolicyFailure if the mask does not allow an action."""
-    if mask is not None and not mask[int(action) - int(getattr(space, "start", 0))]:
-        raise PolicyFailure("answer", f"the action is {int(action)}, which the mask does not allow")
+    if mask is not None and not mask_form(space).allows(mask, action):
+        shown = int(action) if is_discrete(space) else brief(action)
+        raise PolicyFailure("answer", f"the action is {shown}, which the mask does not allow")
 
 
 def world_settings(factory: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,12 +221,12 @@ class PlayerPolicy:
         self._player.ask_reset(seed)
         self._player.answer()
 
-    def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    def act(self, observation: Any, mask: Nest = None) -> Any:
         """Return the action for one observation."""
         if not self._seats.joint:
             self._player.ask(observation, mask)
             return self._player.answer()
-        masks = {} if mask is None else {self._agent: mask}
+        masks = {} if mask is None else {self._agent: mask_form(self._seats.action_space(self._agent)).flat(mask)}
         self._player.ask(joint_question(list(self._seats.agents), self._space, {self._agent: observation}, masks))
         return self._player.answer()[self._agent]
 

@@ -42,7 +42,6 @@ from typing import Any, Literal, NoReturn
 
 import cloudpickle
 import numpy as np
-import numpy.typing as npt
 
 from motet.errors import MotetError, PolicyFailure, SettingError, SpecError, StartError
 from motet.isolation import mailbox as _mailbox
@@ -53,6 +52,8 @@ from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import new_mark
 from motet.isolation.process import PolicyStart
 from motet.isolation.usage import PolicyUsage
+from motet.masks import MaskForm, mask_form
+from motet.nest import Nest
 from motet.policies.limits import PolicyLimits
 from motet.policy import PolicySpec, WorldDescription
 from motet.system.memory import Segment
@@ -122,7 +123,7 @@ class IsolatedPolicy:
         self._limits, self._sandbox, self._own = limits, _checked_sandbox(sandbox), _modules_and_data(spec)
         self._spaces = observation_space, action_space
         self._give = action_checker(action_space)
-        self._mask_size = _mask_size(action_space) if masked else 0
+        self._mask_form = _mask_form(action_space) if masked else None
         self._layout = _mailbox.layout(observation_space, action_space, masked, limits.output_bytes)
         self._pickled = "piece" in self._layout
         if not self._pickled:
@@ -147,7 +148,7 @@ class IsolatedPolicy:
         self._box.question[_mailbox.VALUE] = seed
         self._send(_mailbox.RESET, self._limits.reset_s)
 
-    def ask(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    def ask(self, observation: Any, mask: Nest = None) -> None:
         """Ask for an action. Does not wait."""
         if self._open or self._process is None:
             self._check_free()
@@ -193,7 +194,7 @@ class IsolatedPolicy:
         self.ask_reset(seed)
         self.answer()
 
-    def act(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    def act(self, observation: Any, mask: Nest = None) -> Any:
         """Return the action for one observation."""
         self.ask(observation, mask)
         return self.answer()
@@ -206,11 +207,13 @@ class IsolatedPolicy:
         if self._open and self._number != _policy_process.START:
             raise MotetError(f"{self._name}: the last question is not answered yet; call answer() first")
 
-    def _put_mask(self, mask: npt.NDArray[np.bool_]) -> None:
-        if len(mask) != self._mask_size:
-            expected = f"{self._mask_size} entries" if self._mask_size else "none, because masked is False"
-            raise SpecError(f"{self._name}: got a mask of {len(mask)} entries, expected {expected}")
-        self._box.mask[:] = mask
+    def _put_mask(self, mask: Nest) -> None:
+        if self._mask_form is None:
+            raise SpecError(f"{self._name}: mask must be None with masked=False, got one")
+        try:
+            self._box.mask[:] = self._mask_form.flat(mask)
+        except SpecError as error:
+            raise SpecError(f"{self._name}: {error}") from None
 
     def _put_other(self, given: Any) -> None:
         """Put an observation that is not a single array with the dtype and shape of the space."""
@@ -422,10 +425,11 @@ def _checked_sandbox(sandbox: str) -> str:
     return sandbox
 
 
-def _mask_size(space: Any) -> int:
-    if getattr(space, "n", None) is None or getattr(space, "shape", None) != ():
-        raise SettingError(f"masked=True is only valid with a Discrete action space (got {space!r})")
-    return int(space.n)
+def _mask_form(space: Any) -> MaskForm:
+    form = mask_form(space)
+    if not form.size:
+        raise SettingError(f"masked=True is only valid with an action space that can be masked (got {space!r})")
+    return form
 
 
 def _modules_and_data(spec: PolicySpec) -> tuple[list[str], list[str | os.PathLike[str]]]:

@@ -37,6 +37,7 @@ from motet.isolation.guard import MESSAGE, REFUSED, STARTED, Guard, Output, drai
 from motet.isolation.mailbox import Mailbox
 from motet.isolation.marks import carry_mark
 from motet.isolation.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from motet.masks import mask_form
 from motet.policies.teams import make_policy, sole_asker
 from motet.policy import Policy
 from motet.streams import Streams, StreamUser
@@ -207,7 +208,7 @@ class _Questions:
         """Make the policy. This is the first time that its code runs."""
         observations, actions = cloudpickle.loads(start.spaces)
         self._mailbox.bind(observations, actions)
-        self._give = action_checker(actions)
+        self._give, self._mask_form = action_checker(actions), mask_form(actions)
         spec, known = cloudpickle.loads(start.policy)
         offered = {"observation_space": observations, "action_space": actions, **known}
         Streams(StreamUser("this process")).enter()  # so that nobody waits for the streams of a caller
@@ -236,7 +237,7 @@ class _Questions:
     def _act(self, kind: int) -> None:
         """Answer a question that has a mask or a pickled observation."""
         mailbox, pickled = self._mailbox, kind & ~_mailbox.MASK == _mailbox.PICKLED
-        mask = mailbox.mask.copy() if kind & _mailbox.MASK else None
+        mask = self._mask_form.nest(mailbox.mask.copy()) if kind & _mailbox.MASK else None
         observation = self._unpickled(mailbox.question[_mailbox.VALUE]) if pickled else mailbox.take_observation()
         mailbox.put_action(self._give(self._ask(observation, mask)))
 

@@ -548,7 +548,7 @@ def greedy_policy(
     header = {key: np.zeros(shape, dtype)[()] for key, (shape, dtype) in algorithm.header.items()}
     behaviour = make_behaviour(algorithm, observation_space, action_space)
     n_frames = algorithm.replay(observation_space, action_space, masked=False).n_frames
-    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames)
+    return BehaviourPolicy(behaviour, weights, header, n_frames=n_frames, action_space=action_space)
 
 
 def load_policies(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from motet.algorithm import Space
 from motet.errors import SpecError
+from motet.masks import mask_form
 from motet.nest import Nest
 from motet.policies.teams import TeamPolicy, make_policy, shared_policy
 from motet.policy import JointPolicy, Kind, PolicySpec, WorldDescription, asker, kind_of
@@ -31,7 +32,7 @@ def joint_spaces(
 
     seen = spaces.Dict(dict(zip(agents, observation_spaces, strict=True)))
     masks: dict[str, Space] = {
-        agent: spaces.MultiBinary(int(space.n))
+        agent: spaces.MultiBinary(mask_form(space).size)
         for agent, space, has in zip(agents, action_spaces, masked, strict=True)
         if has
     }
@@ -60,7 +61,10 @@ def joint_question(
     seen: Mapping[str, Nest],
     masks: Mapping[str, npt.NDArray[np.bool_]],
 ) -> dict[str, Any]:
-    """Return the observation of a :class:`JointPolicies`: an element of its observation space."""
+    """Return the observation of a :class:`JointPolicies`: an element of its observation space.
+
+    ``masks`` are flat ones (see :mod:`motet.masks`).
+    """
     parts = observation_space.spaces
     question: dict[str, Any] = {
         "asked": np.array([agent in seen for agent in agents], np.int8),
@@ -103,6 +107,7 @@ class JointPolicies:
     ) -> None:
         seen, actions = observation_space.spaces["seen"].spaces, action_space.spaces
         self._seats, self._actions = tuple(seats), actions
+        self._mask_forms = {agent: mask_form(space) for agent, space in actions.items()}
         known = {"world": world or {}, "description": description}
         if shared:
             spaces = {"observation_spaces": dict(seen), "action_spaces": dict(actions)}
@@ -125,10 +130,11 @@ class JointPolicies:
         """Begin a new episode."""
         self._policy.reset(seed)
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    def act(self, observation: Nest, mask: Nest = None) -> dict[str, Any]:
         """Return an action for every seat. Only those of the agents that are asked are used."""
         asked = [agent for agent, now in zip(self._seats, observation["asked"], strict=True) if now]
-        masks = {a: np.asarray(m, np.bool_) for a, m in observation.get("masks", {}).items() if a in asked}
+        given = observation.get("masks", {})
+        masks = {a: self._mask_forms[a].nest(np.asarray(m, np.bool_)) for a, m in given.items() if a in asked}
         answers = self._ask({agent: observation["seen"][agent] for agent in asked}, masks)
         if missing := [agent for agent in asked if agent not in answers]:
             raise SpecError(f"the joint policy gave no action for {', '.join(missing)}, which were asked")

@@ -6,12 +6,9 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from motet.algorithm import Space
 from motet.errors import PolicyFailure
-from motet.nest import Nest
+from motet.nest import Nest, map_nest
 from motet.policies.teams import make_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.system.raised import DETAIL, describe, pressed_by_user, printable
@@ -57,7 +54,7 @@ class LocalPolicy:
         """Ask the policy to begin an episode."""
         self._todo = lambda: self._reset(seed)
 
-    def ask(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    def ask(self, observation: Nest, mask: Nest = None) -> None:
         """Ask the policy for an action."""
         self._todo = lambda: self._act(observation, mask)
 
@@ -90,10 +87,10 @@ class LocalPolicy:
         policy = make_policy(self._spec, copy.deepcopy(self._offered))
         return policy, asker(policy.act)
 
-    def _act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None) -> Any:
+    def _act(self, observation: Nest, mask: Nest) -> Any:
         ask = self._ask
         assert ask is not None, "ask() needs ask_reset() first"
-        own_mask = None if mask is None else mask.copy()
+        own_mask = map_nest(lambda part: None if part is None else part.copy(), mask)
         action = _blamed("exception", lambda: ask(observation, own_mask))
         try:
             return self._give(action)

@@ -9,15 +9,17 @@ import numpy.typing as npt
 
 from motet.algorithm import Space
 from motet.errors import SettingError
+from motet.masks import mask_form
 from motet.nest import Nest
 from motet.policies.joint import filler
 from motet.policy import ConstantPolicy
+from motet.world.spaces import InvalidValue, action_checker
 
 __all__ = ["Forager", "Noop", "TitForTat", "constant"]
 
 
 class Noop:
-    """Always takes a null action: zeros, or the first action. If a mask forbids it, the first allowed action.
+    """Always takes a null action: zeros, or the first action. Where a mask forbids it, the first allowed action.
 
     >>> from gymnasium.spaces import Discrete
     >>> int(Noop(Discrete(3, start=5)).act(None))
@@ -26,14 +28,14 @@ class Noop:
 
     def __init__(self, action_space: Space) -> None:
         self._action = filler(action_space)
-        self._policy = ConstantPolicy(self._action, first=int(getattr(action_space, "start", 0)))
+        self._mask_form = mask_form(action_space)
 
     def reset(self, seed: int) -> None:
         """Begin a new episode."""
 
-    def act(self, observation: Nest, mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    def act(self, observation: Nest, mask: Nest = None) -> Any:
         """Return the null action."""
-        return self._action if mask is None else self._policy.act(observation, mask)
+        return self._mask_form.nearest(mask, self._action)
 
     def get_state(self) -> Any:
         """Return None: it has no state."""
@@ -45,11 +47,16 @@ class Noop:
 
 def constant(action: Any, action_space: Space) -> ConstantPolicy:
     """Make a policy that always takes the same action."""
-    given = np.asarray(action, action_space.dtype)
-    fitting = given[()] if given.shape == () else given
-    if not action_space.contains(fitting):
-        raise SettingError(f"action must be one of {action_space}, got {action!r}")
-    return ConstantPolicy(fitting, first=int(getattr(action_space, "start", 0)))
+    if hasattr(action_space, "spaces"):
+        fitting = action
+    else:
+        given = np.asarray(action, action_space.dtype)
+        fitting = given[()] if given.shape == () else given
+    try:
+        action_checker(action_space)(fitting)
+    except InvalidValue:
+        raise SettingError(f"action must be one of {action_space}, got {action!r}") from None
+    return ConstantPolicy(fitting, action_space=action_space)
 
 
 class Forager:

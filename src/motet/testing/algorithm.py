@@ -23,7 +23,8 @@ from motet.algorithm import (
     state_size_of,
 )
 from motet.errors import SettingError, SpecError
-from motet.nest import Nest, map_nest
+from motet.masks import MaskForm, mask_form
+from motet.nest import Nest, equal_nests, join_nests, map_nest, unstack_nest
 from motet.policies.teams import Alone, OwnPolicy, is_team, team_policy
 from motet.policy import Policy, PolicySpec, WorldDescription, asker
 from motet.runs.plain import decode, encode
@@ -36,10 +37,6 @@ __all__ = ["check_algorithm", "check_policy"]
 def _expect(held: bool, clause: str, mend: str) -> None:
     if not held:
         raise SpecError(f"broken clause: {clause}; fix: {mend}")
-
-
-def _same(a: Any, b: Any) -> bool:
-    return np.array_equal(np.asarray(a), np.asarray(b))
 
 
 def _samples(space: Space, lead: tuple[int, ...], seed: int) -> Nest:
@@ -67,6 +64,21 @@ def _samples(space: Space, lead: tuple[int, ...], seed: int) -> Nest:
     return walk(space, ())
 
 
+def random_mask(form: MaskForm, rng: np.random.Generator, share: float = 0.5) -> Nest:
+    """Return a random mask that allows this share of the values, and at least one of each part."""
+
+    def drawn(part: Any) -> Any:
+        if part is None:
+            return None
+        free = rng.random(part.shape) < share
+        if part.dtype != np.bool_:  # bits
+            return np.where(free, 2, rng.integers(0, 2, part.shape)).astype(part.dtype)
+        free[rng.integers(len(free))] = True
+        return free
+
+    return map_nest(drawn, form.nest(form.flat(None)))
+
+
 def check_policy(
     factory: Callable[..., Any] | PolicySpec,
     observation_space: Space,
@@ -88,12 +100,8 @@ def check_policy(
     """
     observations = [_samples(observation_space, (), seed) for seed in range(steps)]
     rng = np.random.default_rng(0)
-    masks: list[Any] = [None] * steps
-    if masked:
-        masks = [rng.random(int(action_space.n)) < 0.5 for _ in range(steps)]
-        for mask in masks:
-            mask[rng.integers(len(mask))] = True
-    first = int(getattr(action_space, "start", 0))
+    form = mask_form(action_space)
+    masks = [random_mask(form, rng) if masked else None for _ in range(steps)]
 
     def episode(policy: Policy, seed: int) -> list[Any]:
         policy.reset(seed)
@@ -107,9 +115,7 @@ def check_policy(
                 "return an element of the space, with its dtype",
             )
             if mask is not None:
-                _expect(
-                    bool(mask[int(action) - first]), "a mask is respected", "choose among actions whose mask is True"
-                )
+                _expect(form.allows(mask, action), "a mask is respected", "choose among actions that the mask allows")
             _expect(
                 pickle.dumps(before) == pickle.dumps(map_nest(np.copy, observation)),
                 "an observation is not changed by act",
@@ -125,7 +131,7 @@ def check_policy(
         episode(policy, 2)
         for twin, what in ((policy, "after other episodes"), (other, "in another object")):
             _expect(
-                all(map(_same, once, episode(twin, 1))),
+                equal_nests(once, episode(twin, 1)),
                 f"the same seed and observations give the same actions {what}",
                 "in reset, clear everything of the last episode and make a new random stream from the seed alone",
             )
@@ -220,16 +226,18 @@ def check_algorithm(
     shared = {agents: batch(agents, 0) for agents in (1, 2)}
     whole, half = build([1, 2]), updates // 2
     fresh = whole.state.copy()
-    _expect(not _same(fresh[0], fresh[1]), "each agent is initialised from its own seed", "draw row i from seeds[i]")
+    _expect(
+        not equal_nests(fresh[0], fresh[1]), "each agent is initialised from its own seed", "draw row i from seeds[i]"
+    )
     run(whole, 0, half)
     kept = [getattr(whole, name).copy() for name in ("state", "counters", "random")]
     _expect(
-        not _same(fresh, kept[0]),
+        not equal_nests(fresh, kept[0]),
         "an update changes the state",
         "make the weights views into `state`, or copy them in save()",
     )
     _expect(
-        _same(whole.weights(), kept[0][:, : sizes.weights]),
+        equal_nests(whole.weights(), kept[0][:, : sizes.weights]),
         "weights() is the first part of state",
         "put the weights first in each row of `state`",
     )
@@ -241,7 +249,7 @@ def check_algorithm(
     run(successor, half, updates)
     for name in ("state", "counters", "random"):
         _expect(
-            _same(getattr(whole, name), getattr(successor, name)),
+            equal_nests(getattr(whole, name), getattr(successor, name)),
             f"after load() the algorithm continues bit for bit ({name} differs)",
             "keep all moments, target weights, counters and random streams in state, counters and random",
         )
@@ -291,7 +299,8 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     )
     lead = (6, frames) if frames > 1 else (6,)
     observations = _samples(observation_space, lead, 0)
-    masks = np.eye(int(action_space.n), dtype=np.bool_)[np.arange(6) % int(action_space.n)] if masked else None
+    form, rng = mask_form(action_space), np.random.default_rng(0)
+    masks = np.stack([form.flat(random_mask(form, rng, share=0.0)) for _ in range(6)]) if masked else None
 
     states = np.random.default_rng(0).normal(size=(6, settings.memory)).astype(np.float32)
 
@@ -305,7 +314,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
 
     actions, extras = acted(slice(None), 1, True)
     _expect(
-        _same(actions, acted(slice(None), 1, True)[0]),
+        equal_nests(actions, acted(slice(None), 1, True)[0]),
         "the same seed gives the same actions",
         "draw from the seed of begin()",
     )
@@ -316,7 +325,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
         "return arrays [B, ...]",
     )
     for i in range(6):
-        action = map_nest(lambda array, i=i: array[i], actions)
+        action = map_nest(lambda array, i=i: array[i, ...], actions)
         _expect(
             action_space.contains(action),
             f"actions are elements of the action space (got {action!r} for {action_space})",
@@ -326,16 +335,13 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     _expect(set(extras) == wanted, f"act returns the replay's extra fields {sorted(wanted)}", "return exactly those")
     greedy = acted(slice(None), 1, False)[0]
     if all(
-        _same(greedy, acted(slice(None), seed, False)[0]) for seed in range(2, 6)
+        equal_nests(greedy, acted(slice(None), seed, False)[0]) for seed in range(2, 6)
     ):  # else it draws: nothing to compare
-        alone = np.stack([acted(slice(i, i + 1), 1, False)[0][0] for i in range(6)])
-        equal = np.allclose(greedy, alone, rtol=1e-4, atol=1e-5) if alone.dtype.kind == "f" else _same(greedy, alone)
-        _expect(equal, "a row's action does not depend on the other rows", "treat rows separately")
+        alone = join_nests([acted(slice(i, i + 1), 1, False)[0] for i in range(6)])
+        _expect(_close(greedy, alone), "a row's action does not depend on the other rows", "treat rows separately")
     if masks is not None:
-        chosen = actions - int(getattr(action_space, "start", 0))
-        _expect(
-            bool(masks[np.arange(6), chosen].all()), "a mask is respected", "choose among actions whose mask is True"
-        )
+        allowed = map(form.allows, map(form.nest, masks), unstack_nest(actions))
+        _expect(all(allowed), "a mask is respected", "choose among actions that the mask allows")
 
     def made(seed: int) -> Any:
         behaviour = config.behaviour(*spaces)
@@ -366,12 +372,14 @@ def _answer(
         "return the actions, the extra fields and the state",
     )
     _expect(
-        _same(given, states) and not np.shares_memory(new, given),
+        equal_nests(given, states) and not np.shares_memory(new, given),
         "act_from does not change the state that it is given",
         "return the new state in a new array",
     )
     _expect(
-        _same(extra.get("memory"), states), "the field memory is the state that was given", "return it in the extras"
+        equal_nests(extra.get("memory"), states),
+        "the field memory is the state that was given",
+        "return it in the extras",
     )
     return actions, extra
 
@@ -394,10 +402,21 @@ def _check_stream(made: Callable[[int], Any], act: Callable[[Any], Any]) -> None
     expected = [act(one) for _ in range(8)]
     other.set_stream(decode(kept))
     _expect(
-        all(_same(actions, act(other)) for actions in expected),
+        all(equal_nests(actions, act(other)) for actions in expected),
         "after set_stream a behaviour acts as it would have without the interruption",
         "return everything that determines the next draws from get_stream",
     )
+
+
+def _close(one: Nest, other: Nest) -> bool:
+    """Whether two nests are equal, up to rounding if they are floats."""
+    found: list[bool] = []
+
+    def compare(a: Any, b: Any) -> None:
+        found.append(np.allclose(a, b, rtol=1e-4, atol=1e-5) if a.dtype.kind == "f" else np.array_equal(a, b))
+
+    map_nest(compare, one, other)
+    return all(found)
 
 
 def _arrays(batch: Batch) -> list[Any]:
@@ -435,8 +454,10 @@ def _fill(
     for fields in (batch.extra, batch.next_extra):
         for name, nest in fields.items():
             if name == "mask":
-                nest[:] = rng.random(nest.shape) < 0.5
-                nest[..., 0] = True
+                form, flat = mask_form(action_space), nest.reshape(-1, nest.shape[-1])
+                for row in flat:
+                    form.put(random_mask(form, rng), row)
+                nest[...] = flat.reshape(nest.shape)
             else:
                 map_nest(lambda array: array.__setitem__(slice(None), rng.random(array.shape)), nest)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from motet.errors import SpecError
-from motet.nest import Nest, map_nest
+from motet.nest import Nest, equal_nests, map_nest
 from motet.policies.teams import TeamPolicy, team_policy
 from motet.policy import PolicySpec, WorldDescription
 from motet.seeds import seed_for
@@ -86,7 +86,7 @@ def check_separate(spec: PolicySpec, description: WorldDescription, observations
         return made
 
     alone, again = ({agent: actions({agent: team(agent)})[agent] for agent in everybody} for _ in range(2))
-    if not all(map(_same, alone.values(), again.values())):
+    if not equal_nests(alone, again):
         return  # an agent is not deterministic even when alone: another clause covers that
     one = team(*everybody)
     for how, together in (
@@ -94,13 +94,9 @@ def check_separate(spec: PolicySpec, description: WorldDescription, observations
         ("beside agents of the same team object", actions(dict.fromkeys(everybody, one))),
     ):
         for agent in everybody:
-            if not all(map(_same, alone[agent], together[agent])):
+            if not equal_nests(alone[agent], together[agent]):
                 raise SpecError(
                     f"broken clause: the agents of a team share no memory. {agent} does not act {how} as it does "
                     "alone; fix: keep an agent's memory in the object that agent_policy returns, or declare the team "
                     "as shared, with shared=yes or PolicySpec(…, shared=True)"
                 )
-
-
-def _same(a: Any, b: Any) -> bool:
-    return np.array_equal(np.asarray(a), np.asarray(b))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from motet.errors import WorldError
+from motet.nest import stack_nests
 from motet.world import World, as_world
 from motet.world.batch import Ending, LoopedWorlds, Turn, VectorWorlds, WorldBatch
 
@@ -57,7 +58,7 @@ def _drive(singles: list[World], vector: Callable[[], VectorWorlds], episodes: i
         turns = together.turns()
         for name, other in others.items():
             _compare(name, step, turns, other.turns())
-        actions = [np.stack([np.asarray(spaces[turn.agent].sample()) for _ in turn.at]) for turn in turns]
+        actions = [stack_nests([spaces[turn.agent].sample() for _ in turn.at]) for turn in turns]
         ends = together.act(actions)
         for name, other in others.items():
             _compare(name, step, ends, other.act(actions))

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from motet.errors import SettingError, WorldError
+from motet.errors import SettingError, SpecError, WorldError
+from motet.masks import mask_form, sampling_mask
+from motet.nest import Nest, map_nest
 from motet.streams import Streams, StreamUser, made_alike, streams_returned
 from motet.testing.algorithm import check_algorithm, check_policy
 from motet.testing.vector import check_vector
@@ -23,11 +25,11 @@ from motet.world import End, World, as_world
 from motet.world.batch import has_vector
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["check_algorithm", "check_policy", "check_world"]
 
-Choice = Callable[[int, "NDArray[np.bool_] | None"], Any]
+Choice = Callable[[int, Nest], Any]
 """The action of an agent, given its mask."""
 
 
@@ -154,9 +156,9 @@ class _Random:
         for agent, space in enumerate(self._spaces):
             space.seed(1000 * seed + agent)
 
-    def __call__(self, agent: int, mask: NDArray[np.bool_] | None) -> Any:
+    def __call__(self, agent: int, mask: Nest) -> Any:
         space = self._spaces[agent]
-        return space.sample() if mask is None else space.sample(mask=mask.astype(np.int8))
+        return space.sample() if mask is None else space.sample(mask=sampling_mask(mask))
 
 
 class _SameActions:
@@ -165,7 +167,7 @@ class _SameActions:
     def __init__(self, actions: list[Any]) -> None:
         self._actions = iter(actions)
 
-    def __call__(self, agent: int, mask: NDArray[np.bool_] | None) -> Any:
+    def __call__(self, agent: int, mask: Nest) -> Any:
         return next(self._actions)
 
 
@@ -216,7 +218,7 @@ class _CheckedEpisode:
             happened[f"the reward of {name}"] = self._reward(agent)
             happened[f"the observation of {name}"] = self._observation(agent)
             mask = self._mask(agent)
-            happened[f"the mask of {name}"] = None if mask is None else mask.tolist()
+            happened[f"the mask of {name}"] = map_nest(_plain, mask)
             try:
                 actions.append(self.choose(agent, mask))
             except StopIteration:
@@ -336,15 +338,19 @@ class _CheckedEpisode:
             array.reshape(-1).view(np.uint8)[...] ^= 255
         return mark
 
-    def _mask(self, agent: int) -> NDArray[np.bool_] | None:
+    def _mask(self, agent: int) -> Nest:
         mask = self.world.mask(agent)
         if mask is None:
             return None
-        count = getattr(self.world.action_spaces[agent], "n", None)
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (count,):
-            _broken("mask", f"that of {self._where(agent)} is {mask!r}", f"return None or a bool array [{count}]")
-        if not mask.any():
-            _broken("mask", f"{self._where(agent)} has to act, but no action is allowed", "allow at least one action")
+        form = mask_form(self.world.action_spaces[agent])
+        wanted = _layout(form.nest(form.flat(None)))
+        if not form.size or _layout(mask) != wanted:
+            mend = f"return None or {wanted}" if form.size else "return None: continuous actions cannot be masked"
+            _broken("mask", f"that of {self._where(agent)} is {_layout(mask)}", mend)
+        try:
+            form.flat(mask)
+        except SpecError as error:
+            _broken("mask", f"{self._where(agent)} has to act, but {error}", "correct the entries of the mask")
         return mask
 
     def _end(self, end: End) -> dict[str, Any]:
@@ -418,6 +424,19 @@ def _says(clause: str, what: str, mend: str) -> str:
 
 def _broken(clause: str, what: str, mend: str) -> NoReturn:
     raise WorldError(f"{_says(clause, what, mend)}; not harmless: training would fail, or learn from wrong data")
+
+
+def _plain(array: Any) -> Any:
+    return None if array is None else array.tolist()
+
+
+def _layout(mask: Nest) -> str:
+    """Describe the structure of a mask and the dtypes and shapes of its arrays."""
+    if isinstance(mask, dict):
+        return "{" + ", ".join(f"{key!r}: {_layout(mask[key])}" for key in sorted(mask, key=str)) + "}"
+    if isinstance(mask, tuple):
+        return f"({', '.join(map(_layout, mask))})"
+    return f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, np.ndarray) else repr(mask)
 
 
 def _arrays(nest: Any) -> list[Any]:

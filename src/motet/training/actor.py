@@ -130,7 +130,7 @@ class ActingPolicy(Protocol):
         """A new episode begins on these tracks."""
         ...
 
-    def act(self, turn: Turn, lanes: Indices) -> npt.NDArray[Any]:
+    def act(self, turn: Turn, lanes: Indices) -> Nest:
         """Return the actions of a turn."""
         ...
 
@@ -215,7 +215,7 @@ class PublishedPolicy:
         if self._carried is not None:
             self._carried.begin(tracks)
 
-    def act(self, turn: Turn, lanes: Indices) -> npt.NDArray[Any]:
+    def act(self, turn: Turn, lanes: Indices) -> Nest:
         """Complete the rows that the last actions began, and begin rows with the actions of this turn."""
         if self.turns % self._sync_interval == 0 and self.subscriber.refresh():
             self.load()
@@ -478,19 +478,19 @@ class Actor:
             if policies[policy].is_done:
                 self.is_done = True
 
-    def _act_together(self, turns: Sequence[Turn], lanes: Indices) -> list[npt.NDArray[Any]]:
+    def _act_together(self, turns: Sequence[Turn], lanes: Indices) -> list[Nest]:
         """Ask each policy once for all of its agents and worlds; return the actions by turn."""
         by_policy: dict[int, list[int]] = {}
         for i, turn in enumerate(turns):
             by_policy.setdefault(self._policy_of[turn.agent], []).append(i)
-        actions: dict[int, npt.NDArray[Any]] = {}
+        actions: dict[int, Nest] = {}
         for policy, mine in by_policy.items():
             parts = [turns[i]._replace(at=self._tracks(turns[i].agent, turns[i].at)) for i in mine]
             together, order = join_turns(parts)
             answer = self.policies[policy].act(together, _of_each_agent(lanes, self._sizes[policy]))
-            chosen = np.empty_like(answer)
-            chosen[order] = answer
-            actions |= zip(mine, np.split(chosen, np.cumsum([len(part.at) for part in parts])[:-1]), strict=True)
+            rows_of = np.split(np.argsort(order), np.cumsum([len(part.at) for part in parts])[:-1])
+            for i, rows in zip(mine, rows_of, strict=True):
+                actions[i] = map_nest(lambda array: array[rows], answer)  # noqa: B023
         return [actions[i] for i in range(len(turns))]
 
     def _tracks(self, agent: int, worlds: Indices) -> Indices:

@@ -267,7 +267,7 @@ def against(
         worlds,
         draw,
         results,
-        [anchor_of(maker.value) for maker in play.makers],
+        [anchor_of(maker.value, player.action_space) for maker in play.makers],
         Newest(behaviour(), shared.publications[0].subscriber(given), tuple(player.config.header)),
         lambda weights: Frozen(behaviour(), weights, header),
         seed_of,

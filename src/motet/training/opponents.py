@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from motet.algorithm import (
     Behaviour,
+    Space,
     continue_global_streams,
     continue_stream,
     global_streams_of,
@@ -26,7 +27,8 @@ from motet.algorithm import (
     stream_of,
 )
 from motet.errors import SettingError
-from motet.nest import Nest, map_nest
+from motet.masks import mask_form
+from motet.nest import Nest, assign, map_nest, stack_nests
 from motet.policy import BehaviourPolicy, EpisodeState, Policy, asker
 from motet.streams import MADE, Streams, StreamUser, made_alike
 from motet.system.portable import Portable
@@ -114,8 +116,8 @@ class Opponent(Protocol):
         """Start a game in a world."""
         ...
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
-        """Return the actions in the worlds ``at``, ``[len(at), ...]``."""
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
+        """Return the actions in the worlds ``at``, ``[len(at), ...]``. ``masks`` are flat."""
         ...
 
 
@@ -140,9 +142,15 @@ class Listener(Protocol):
 
 
 class Scripted:
-    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``."""
+    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``.
 
-    def __init__(self, make: Callable[[], Policy]) -> None:
+    Args:
+        make: makes the policy.
+        action_space: needed for masks of other than Discrete spaces.
+    """
+
+    def __init__(self, make: Callable[[], Policy], action_space: Space | None = None) -> None:
+        self._mask_form = None if action_space is None else mask_form(action_space)
         self._make: Callable[[], Any] = partial(made_alike, "an anchor", make)
         self._policies = dict[int, Any]()
         self._ask: dict[int, Callable[[Any, Any], Any]] = {}
@@ -168,17 +176,21 @@ class Scripted:
             self._streams[world].begin(seed)
             self._policies[world].reset(seed)
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
         """Return the actions in the worlds ``at``."""
         if self._all is not None:
             self._streams[_ALL].enter()
-            return np.asarray(self._all(observations))
+            answer = self._all(observations)
+            return answer if isinstance(answer, dict | tuple) else np.asarray(answer)
         actions = []
         for i, world in enumerate(at.tolist()):
             seen = map_nest(lambda array: array[i], observations)  # noqa: B023 (called at once)
             self._streams[world].enter()
-            actions.append(self._ask[world](seen, None if masks is None else masks[i]))
-        return np.stack(actions)
+            mask = masks if masks is None else masks[i]
+            if mask is not None and self._mask_form is not None:
+                mask = self._mask_form.nest(mask)
+            actions.append(self._ask[world](seen, mask))
+        return stack_nests(actions)
 
     def global_streams(self) -> Any:
         """Return the state of its global random streams, if it acts in all worlds at once; else None."""
@@ -211,7 +223,7 @@ class LearnedOpponent:
         if self._carried is not None:
             self._carried.begin(world)
 
-    def act(self, at: Indices, observations: Nest, masks: Masks) -> npt.NDArray[Any]:
+    def act(self, at: Indices, observations: Nest, masks: Masks) -> Nest:
         """Return the actions in the worlds ``at``."""
         if self._carried is None:
             return self.behaviour.act(observations, masks, explore=False)[0]
@@ -233,13 +245,13 @@ class EarlierRun(LearnedOpponent):
     remembers = False
 
 
-def anchor_of(make: Callable[[], Policy]) -> Scripted | EarlierRun:
+def anchor_of(make: Callable[[], Policy], action_space: Space | None = None) -> Scripted | EarlierRun:
     """Make an anchor. The policy of a run that stacks frames is made once for each world, as a scripted player is."""
     if isinstance(make, RunAnchor):
         policy = make()
         if isinstance(policy, BehaviourPolicy) and policy.n_frames == 1:
             return EarlierRun(policy.behaviour)
-    return Scripted(make)
+    return Scripted(make, action_space)
 
 
 class Frozen(LearnedOpponent):
@@ -391,24 +403,23 @@ class Versus:
                 mine.append(_rows(turn, player))
         return [join_turns(mine)[0]] if mine else []
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
         """Step the worlds with the player's actions and those of the opponents."""
         place = np.zeros(self.size, np.int64)
-        theirs: npt.NDArray[Any] | None = None
+        theirs: Nest = None
         if actions:
             (theirs,) = actions
-            place[np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))] = np.arange(len(theirs))
+            at = np.sort(np.concatenate([turn.at[player] for turn, player in self._turns]))
+            place[at] = np.arange(len(at))
         played = [self._both(turn, player, theirs, place) for turn, player in self._turns]
         return self._ends(self._worlds.act(played))
 
-    def _both(
-        self, turn: Turn, player: npt.NDArray[np.bool_], theirs: npt.NDArray[Any] | None, place: Indices
-    ) -> npt.NDArray[Any]:
+    def _both(self, turn: Turn, player: npt.NDArray[np.bool_], theirs: Nest, place: Indices) -> Nest:
         """Return the actions of one side: the player's where it has this side, the opponents' in the other worlds."""
-        parts: list[tuple[Indices, npt.NDArray[Any]]] = []
+        parts: list[tuple[Indices, Nest]] = []
         if theirs is not None and player.any():
             rows = np.flatnonzero(player)
-            parts.append((rows, theirs[place[turn.at[rows]]]))
+            parts.append((rows, map_nest(lambda array: array[place[turn.at[rows]]], theirs)))
         met = self._met[turn.at]
         for number in np.unique(met[~player]).tolist():
             rows = np.flatnonzero((met == number) & ~player)
@@ -416,9 +427,9 @@ class Versus:
             masks = None if turn.mask is None else turn.mask[rows]
             parts.append((rows, self._known[number].act(turn.at[rows], seen, masks)))
         first = theirs if theirs is not None else parts[0][1]
-        chosen = np.empty((len(turn.at), *first.shape[1:]), first.dtype)
+        chosen = map_nest(lambda array: np.empty((len(turn.at), *array.shape[1:]), array.dtype), first)
         for rows, actions in parts:
-            chosen[rows] = actions
+            assign(chosen, rows, actions)
         return chosen
 
     def _ends(self, endings: Sequence[Ending]) -> list[Ending]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from motet.nest import map_nest
+from motet.nest import assign, map_nest, stack_nests
 from motet.policies.joint import filler
 from motet.seeds import seed_for
 from motet.training.actor import FinishedEpisode
-from motet.training.partners import PARTNER_SEED, ActingPartner, Actions, FixedPolicy, acting_partner, stacked_actions
+from motet.training.partners import PARTNER_SEED, ActingPartner, Actions, FixedPolicy, acting_partner
 from motet.world.batch import Ending, Indices, Turn, WorldBatch
 
 __all__ = ["PartneredWorlds", "close_partners", "partnered"]
@@ -179,9 +179,9 @@ class PartneredWorlds:
             return answer
         fixed = self._partners[self._partner_of[turn.agent]]
         nothing = filler(fixed.seats.action_spaces[fixed.agents.index(turn.agent)])
-        chosen = stacked_actions([nothing] * len(turn.at))
+        chosen = stack_nests([nothing] * len(turn.at))
         if live is not None and answer is not None:
-            chosen[np.isin(turn.at, live.at)] = answer
+            assign(chosen, np.isin(turn.at, live.at), answer)
         return chosen
 
     def _break_off(self, failed: set[int], endings: Sequence[Ending]) -> list[Ending]:

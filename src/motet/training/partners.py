@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from motet.algorithm import continue_global_streams, continue_stream, global_streams_of, state_size_of, stream_of
 from motet.errors import PolicyFailure, SettingError
 from motet.isolation.players import Isolation, Player, Seats, check_mask, make_player, world_settings
-from motet.nest import map_nest
+from motet.masks import mask_form
+from motet.nest import Nest, map_nest, stack_nests, unstack_nest
 from motet.policies.entries import Entry, check_entries
 from motet.policies.joint import filler, joint_question
 from motet.policies.local import LocalPolicy
@@ -46,7 +46,7 @@ __all__ = [
 
 PARTNER_SEED = 31
 """Purpose of the seeds of partners."""
-Actions = npt.NDArray[Any]
+Actions = Nest
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ class WholeBatch:
             self._behaviour.begin(seed)
             self._carried = EpisodeState(worlds, policy.n_frames, state_size_of(self._behaviour))
             return
-        self._ask, self._check = asker(policy.act_many, "masks"), action_checker(fixed.seats.action_spaces[0])
+        space = fixed.seats.action_spaces[0]
+        self._ask, self._check = asker(policy.act_many, "masks"), action_checker(space)
+        self._mask_form = mask_form(space)
         try:
             policy.reset(seed)  # once: it has no episodes
         except BaseException as error:
@@ -197,8 +199,8 @@ class WholeBatch:
         try:
             if self._behaviour is not None:
                 return [self._carried.ask(self._behaviour, turn.at, turn.observation, turn.mask, explore=False)[0]]
-            own_mask = None if turn.mask is None else turn.mask.copy()
-            return [self._checked(self._ask(turn.observation, own_mask), turn)]
+            masks = None if turn.mask is None else self._mask_form.nest(turn.mask.copy())
+            return [self._checked(self._ask(turn.observation, masks), turn)]
         except PolicyFailure as failure:
             raise self._fixed.failure(failure) from failure
         except BaseException as error:
@@ -207,17 +209,19 @@ class WholeBatch:
             raise self._fixed.failure(PolicyFailure("exception", describe(error, but=__file__))) from error
 
     def _checked(self, answers: Any, turn: Turn) -> Actions:
+        space = self._fixed.seats.action_spaces[0]
+        if isinstance(answers, dict | tuple) and hasattr(space, "spaces"):
+            answers = unstack_nest(answers)
         if len(answers) != len(turn.at):
             raise PolicyFailure("answer", f"act_many gave {len(answers)} actions for {len(turn.at)} observations")
-        space = self._fixed.seats.action_spaces[0]
         try:
             actions = [self._check(answer) for answer in answers]
         except InvalidValue as error:
             raise PolicyFailure("answer", str(error)) from None
         if turn.mask is not None:
             for action, mask in zip(actions, turn.mask, strict=True):
-                check_mask(action, mask, space)
-        return stacked_actions(actions)
+                check_mask(action, self._mask_form.nest(mask), space)
+        return stack_nests(actions)
 
     def close(self) -> None:
         """Do nothing: it has no processes."""
@@ -283,11 +287,11 @@ class WorldByWorld:
                 self._asked.setdefault(world, []).append((i, row))
         for world, asked in self._asked.items():
             seen = [map_nest(lambda array: array[row].copy(), turns[i].observation) for i, row in asked]  # noqa: B023
-            masks = [None if (mask := turns[i].mask) is None else mask[row].copy() for i, row in asked]
             if not self._seats.joint:
-                self._players[world].ask(seen[0], masks[0])
+                self._players[world].ask(seen[0], self._mask(*asked[0]))
                 continue
             names = [self._name(turns[i].agent) for i, _ in asked]
+            masks = [None if (mask := turns[i].mask) is None else mask[row] for i, row in asked]
             known = {name: mask for name, mask in zip(names, masks, strict=True) if mask is not None}
             question = joint_question(self._names, self._space, dict(zip(names, seen, strict=True)), known)
             self._players[world].ask(question)
@@ -308,12 +312,17 @@ class WorldByWorld:
                 self.failed.add(world)
                 for i, row in asked:
                     actions[i][row] = self._stand_in(i, row)
-        return [stacked_actions(chosen) for chosen in actions]
+        return [stack_nests(chosen) for chosen in actions]
+
+    def _mask(self, i: int, row: int) -> Nest:
+        """Return the mask of a row of a turn, in the form of the action space."""
+        turn = self._turns[i]
+        return None if turn.mask is None else mask_form(self._action_space(turn)).nest(turn.mask[row].copy())
 
     def _checked(self, answer: Any, i: int, row: int) -> Any:
         turn = self._turns[i]
         action = answer[self._name(turn.agent)] if self._seats.joint else answer
-        check_mask(action, None if turn.mask is None else turn.mask[row], self._action_space(turn))
+        check_mask(action, self._mask(i, row), self._action_space(turn))
         return action
 
     def _action_space(self, turn: Turn) -> Any:
@@ -321,10 +330,8 @@ class WorldByWorld:
 
     def _stand_in(self, i: int, row: int) -> Any:
         """Return an allowed action for the last step of an episode that breaks off."""
-        turn, space = self._turns[i], self._action_space(self._turns[i])
-        if turn.mask is None:
-            return filler(space)
-        return int(getattr(space, "start", 0)) + int(np.argmax(turn.mask[row]))
+        space = self._action_space(self._turns[i])
+        return mask_form(space).nearest(self._mask(i, row), filler(space))
 
     def _replace(self, world: int, failure: PolicyFailure) -> None:
         """Replace a copy that failed; raise the failure if it is not isolated, or has failed too often."""
@@ -352,15 +359,6 @@ class WorldByWorld:
         for player, kept in zip(self._players, state, strict=True):
             assert isinstance(player, LocalPolicy)
             player.policy.set_state(kept)  # type: ignore[attr-defined]
-
-
-def stacked_actions(actions: Sequence[Any]) -> Actions:
-    """Return actions as one array. Actions that are dicts or tuples become an array of objects."""
-    if isinstance(actions[0], Mapping | tuple):
-        nested = np.empty(len(actions), object)
-        nested[:] = actions
-        return nested
-    return np.stack(actions)
 
 
 def acting_partner(

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from motet.errors import WorldError
-from motet.nest import Nest, assign, join_nests, map_nest, stack_nests
+from motet.masks import mask_form
+from motet.nest import Nest, assign, join_nests, map_nest, stack_nests, unstack_nest
 from motet.streams import EXCHANGE, Streams, StreamUser, made_alike
 from motet.system.raised import brief
 from motet.world.contract import VectorWorld, World, as_world, last_of
@@ -55,7 +56,7 @@ class Turn(NamedTuple):
     reward: npt.NDArray[np.float64]
     """``[len(at)]``: sum of the agent's rewards since its last action."""
     mask: npt.NDArray[np.bool_] | None
-    """``[len(at), actions]``, for agents that have masks."""
+    """``[len(at), entries]``, for agents that have masks: flat ones (see :mod:`motet.masks`)."""
 
 
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
@@ -126,8 +127,11 @@ class WorldBatch(Protocol):
         """Return one turn for each agent that acts now. The worlds decide who does."""
         ...
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> Sequence[Ending]:
-        """Play one array of actions for each turn that ``turns`` returned, in that order. Return the segments' ends."""
+    def act(self, actions: Sequence[Nest]) -> Sequence[Ending]:
+        """Play actions ``[len(at), ...]`` for each turn that ``turns`` returned, in that order.
+
+        Return the segments' ends.
+        """
         ...
 
     def get_state(self) -> Any:
@@ -215,7 +219,11 @@ class LoopedWorlds:
         self._seen_before: list[Nest] = [None] * agents
         self._rewards = list(np.zeros((agents, self.size)))
         self._turns: list[Turn] = []
-        self._masks = [_mask_buffer(self._worlds[0], agent, self) if masked[agent] else None for agent in range(agents)]
+        self._forms = [mask_form(space) for space in self._worlds[0].action_spaces]
+        self._masks = [
+            np.ones((self.size, form.size), np.bool_) if has else None
+            for form, has in zip(self._forms, masked, strict=True)
+        ]
         self._empty = [0] * self.size  # consecutive episodes in which no agent acted
         self._asked: list[list[tuple[int, int]]] = [
             [] for _ in range(self.size)
@@ -273,8 +281,7 @@ class LoopedWorlds:
                     self._keep(agent, row, world.observe(agent))
                     self._rewards[agent][row] = world.reward(agent)
                     if self._masked[agent]:
-                        mask = world.mask(agent)
-                        self._masks[agent][row] = True if mask is None else mask  # type: ignore[index]
+                        self._forms[agent].put(world.mask(agent), self._masks[agent][row])  # type: ignore[index]
                     mine.append(w)
                     asked.append((agent, row))
             except WorldError:
@@ -306,13 +313,9 @@ class LoopedWorlds:
         else:
             assign(buffer, row, observation)
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
-        """Play one array of actions for each turn."""
-        # Convert whole numbers to Python ints all at once: taking them from the array one by one is slower.
-        chosen = {
-            turn.agent: given.tolist() if given.ndim == 1 and given.dtype.kind in "iu" else given
-            for turn, given in zip(self._turns, actions, strict=True)
-        }
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
+        """Play the actions of each turn."""
+        chosen = {turn.agent: unstack_nest(given) for turn, given in zip(self._turns, actions, strict=True)}
         ends: dict[int, list[tuple[Any, ...]]] = {}
         for w, asked in enumerate(self._asked):
             if not asked:
@@ -389,11 +392,6 @@ def _continue_streams(user: StreamUser, streams: Sequence[Streams], state: Any) 
         one.set_state(kept)
 
 
-def _mask_buffer(world: World, agent: int, worlds: LoopedWorlds) -> npt.NDArray[np.bool_]:
-    n: int = world.action_spaces[agent].n  # type: ignore[attr-defined]
-    return np.ones((worlds.size, n), np.bool_)
-
-
 def _ending(agent: int, rows: list[tuple[Any, ...]]) -> Ending:
     at, terminated, truncated, reward, seen = zip(*rows, strict=True)
     flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
@@ -457,13 +455,13 @@ class VectorWorlds:
         at = np.setdiff1d(turn.at, self.over)
         return Turn(turn.agent, at, map_nest(lambda array: array[at], turn.observation), turn.reward[at], None)
 
-    def _with_over(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _with_over(self, actions: Nest) -> Nest:
         """Return the actions for all worlds. Those that wait for a reset get that of another one."""
-        everywhere = np.repeat(actions[:1], self.size, axis=0)
-        everywhere[np.setdiff1d(self._everywhere, self.over)] = actions
+        everywhere = map_nest(lambda array: np.repeat(array[:1], self.size, axis=0), actions)
+        assign(everywhere, np.setdiff1d(self._everywhere, self.over), actions)
         return everywhere
 
-    def act(self, actions: Sequence[npt.NDArray[Any]]) -> list[Ending]:
+    def act(self, actions: Sequence[Nest]) -> list[Ending]:
         """Play one step in all worlds."""
         vector, owed = self._vector, self._owed
         if EXCHANGE.current is not self._streams:

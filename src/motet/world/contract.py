@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from motet.errors import SettingError
+from motet.nest import Nest
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -122,10 +123,11 @@ class World(Protocol):
         and for agents whose End had no observation. For the latter, return their last observation until the reset.
         """
 
-    def mask(self, agent: int) -> NDArray[np.bool_] | None:
-        """Return the actions that are allowed now, as bool [n]. None: all are allowed.
+    def mask(self, agent: int) -> Nest:
+        """Return the actions that are allowed now. None: all are allowed.
 
-        The first entry is for the first action of the space, which is its ``start``.
+        For Discrete, bool [n]; the first entry is for the first action of the space, which is its ``start``. For
+        MultiDiscrete, a tuple of such arrays. For other spaces, see :mod:`motet.masks`.
         """
         return None
 
@@ -133,7 +135,7 @@ class World(Protocol):
     def act(self, actions: Sequence[Any]) -> None:
         """Play one action for each agent of the group, in the group's order.
 
-        Actions are whole numbers, or arrays of the space's dtype.
+        Actions are whole numbers, or arrays of the space's dtype, or dicts or tuples of them.
         """
 
     @abstractmethod
@@ -234,8 +236,8 @@ class VectorWorld(Protocol):
         """
 
     @abstractmethod
-    def act(self, actions: Sequence[NDArray[Any]]) -> None:
-        """Play an array of actions ``[K, ...]`` for each agent of the group, in the group's order.
+    def act(self, actions: Sequence[Any]) -> None:
+        """Play an array of actions ``[K, ...]``, or a dict or tuple of them, for each agent of the group, in its order.
 
         Worlds that ended have been reset before.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from motet.masks import is_discrete, sampling_mask
 from motet.world.contract import World
 
 __all__ = ["masked_agents"]
@@ -35,13 +36,16 @@ def masked_agents(world: World) -> set[int]:
         for agent in group:
             seen.add(agent)
             mask, space = world.mask(agent), world.action_spaces[agent]
-            if mask is not None:
-                found.add(agent)
+            if mask is None:
+                actions.append(space.sample())
+                continue
+            found.add(agent)
+            if is_discrete(space):
                 actions.append(
                     np.asarray(getattr(space, "start", 0) + rng.choice(np.flatnonzero(mask)), space.dtype)[()]
                 )
             else:
-                actions.append(space.sample())
+                actions.append(space.sample(mask=sampling_mask(mask)))
         world.act(actions)
         world.ended()
     return found

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from motet.errors import SettingError, WorldError
+from motet.errors import SettingError, SpecError, WorldError
+from motet.masks import mask_form
+from motet.nest import Nest, map_nest
 from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers, picture_of
@@ -49,6 +51,7 @@ class _Adapter(World):
         )
         self._take = tuple(observation_caster(space, "the observation") for space in given)
         self._give = tuple(action_checker(space) for space in self.action_spaces)
+        self._mask_forms = tuple(mask_form(space) for space in self.action_spaces)
         # Look at the class, not the object: a PettingZoo wrapper forwards the methods of the environment inside, which
         # do not save the wrapper's state.
         inner = type(env.env) if isinstance(env, Solo) else type(env)
@@ -118,18 +121,15 @@ class _Adapter(World):
                 return full["observation"]
         return full
 
-    def mask(self, agent: int) -> NDArray[np.bool_] | None:
+    def mask(self, agent: int) -> Nest:
         given = self._take_mask(agent) if self._split[agent] else self._masks[agent]
         if given is None:
             return None
-        mask = np.array(given, np.bool_)
-        if mask.shape != (int(getattr(self.action_spaces[agent], "n", -1)),):
-            raise self._error(
-                f"the action mask has shape {list(mask.shape)}; expected one entry for each action of "
-                f"{self.action_spaces[agent]}",
-                agent,
-            )
-        return mask
+        form = self._mask_forms[agent]
+        try:
+            return form.nest(form.flat(given, "action_mask"))
+        except SpecError as error:
+            raise self._error(f"{error}; the action space is {self.action_spaces[agent]}", agent) from None
 
     def _take_mask(self, agent: int) -> Any:
         raw = self._raw(agent)
@@ -147,7 +147,9 @@ class _Adapter(World):
         seen = tuple(
             None if raw is None else freeze(take(raw)) for take, raw in zip(self._take, self._seen, strict=True)
         )
-        masks = tuple(None if mask is None else freeze(np.array(mask, np.bool_)) for mask in self._masks)
+        masks = tuple(
+            freeze(map_nest(lambda part: None if part is None else np.array(part), mask)) for mask in self._masks
+        )
         ends = tuple(tuple(end[:3]) for end in self._ends)
         counts = (self._step, self._seed, self._resets)
         return (self._env.get_state(), counts, self._group, tuple(self._owed), tuple(self._over), ends, seen, masks,
@@ -299,7 +301,7 @@ class InTurn(_Adapter):
             raise self._error(f"the reward is {value}; expected a finite number", agent)
         return value
 
-    def mask(self, agent: int) -> NDArray[np.bool_] | None:
+    def mask(self, agent: int) -> Nest:
         if not self._over[agent]:
             info = self._env.infos.get(self._names[agent])
             self._masks[agent] = info.get("action_mask") if info else None
@@ -380,7 +382,10 @@ class InTurn(_Adapter):
 
 
 class AtOnce(_Adapter):
-    """A PettingZoo Parallel environment: a group is all agents that are alive, in the order of ``agents``."""
+    """A PettingZoo Parallel environment: a group is all agents that are alive.
+
+    They are in the order of ``possible_agents``, in whatever order the environment lists those that are alive.
+    """
 
     def reset(self, seed: int | None = None) -> None:
         result = self._reset(seed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from motet.errors import SettingError
+from motet.masks import is_discrete
 from motet.system.raised import brief, pressed_by_user, summary
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ def _cast(given: Any, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -
 
 
 def action_checker(space: Space[Any]) -> Callable[[Any], Any]:
-    """Return a function that converts an action to what the environment takes, or raises an InvalidValue."""
+    """Return a function that converts an action to what the environment takes, or raises an InvalidValue.
+
+    Values of Discrete spaces become ints, also in dicts and tuples.
+    """
     from gymnasium import spaces
 
     take = observation_caster(space, "the action")
@@ -114,9 +118,20 @@ def action_checker(space: Space[Any]) -> Callable[[Any], Any]:
             raise _unreadable(action, error) from None
         if not space.contains(taken):
             raise InvalidValue(f"the action is {brief(action)}; expected one of {space}")
-        return taken
+        return taken if has_one_array else _with_ints(taken, space)
 
+    has_one_array = not isinstance(space, spaces.Dict | spaces.Tuple)
     return give
+
+
+def _with_ints(taken: Any, space: Any) -> Any:
+    """Return the arrays of an action, with those of Discrete spaces as ints."""
+    inner = getattr(space, "spaces", None)
+    if isinstance(inner, Mapping):
+        return {key: _with_ints(taken[key], part) for key, part in inner.items()}
+    if inner is not None:
+        return tuple(_with_ints(one, part) for one, part in zip(taken, inner, strict=True))
+    return int(taken) if is_discrete(space) else taken
 
 
 def _unreadable(action: Any, error: BaseException) -> InvalidValue:
