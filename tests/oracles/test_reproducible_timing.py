@@ -161,7 +161,7 @@ class Paused(StandIn):
 
 
 UPDATES = 3000
-"""Updates of the run in which a learner is killed every second: one to three minutes, by the time that restarts take."""
+"""Updates of the run in which a learner is killed every second: one to three minutes, as restarts take long."""
 
 
 @pytest.mark.slow
