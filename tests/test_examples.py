@@ -33,6 +33,7 @@ def test_examples_that_need_nothing(name, last):
     ("name", "steps", "last"),
     [
         ("td3_pendulum", 1200, "without exploration"),
+        ("dqn_remembers", 1200, "of 100 cues remembered"),
         ("ppo_cartpole", 4000, "the likeliest actions"),
         ("self_play", 3200, "against strong"),
         ("own_loss", 1500, " updates"),
