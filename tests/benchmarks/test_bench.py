@@ -29,7 +29,7 @@ NAMES = {
     "bell": {"roundtrip_vs_queue", "roundtrip_busy_vs_queue", "joint8_vs_queue"},
     "learner": {
         "own_vs_shipped", "own_vs_sb3", "own_stacked_vs_loop", "own_acting", "gru_native_vs_torch",
-        "gru_native_vs_torch_16", "gru_passes_vs_torch",
+        "gru_native_vs_torch_16", "gru_passes_vs_torch", "memory_cost",
     },
     "empower": {"two_actors_vs_one", "update_ms"},
     "isolation": {
