@@ -57,6 +57,7 @@ LEARNING |= {
         "_loss_checks",
         "_module_checks",
         "_module_network",
+        "_batch_tensors",
         "_convolution",
         "_device",
         "_flat",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from support.foreign_losses import A2C, DDPG, MyDQN
 from support.foreign_networks import PictureAndVector
 from support.poisoned_device import PoisonedDevice, Strayed, There
@@ -23,6 +23,8 @@ from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.loss import LossConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
+from motet.masks import mask_form
+from motet.testing.algorithm import random_mask
 
 VECTOR, PICTURE = Box(-1, 1, (7,)), Box(0, 255, (24, 24, 3), np.uint8)
 NEST = Dict(a=Box(-1, 1, (3,), np.float64), b=Discrete(4, start=2), c=Tuple((Box(0, 255, (2,), np.uint8),)))
@@ -35,6 +37,7 @@ ONCE: dict[str, Any] = {"batch_size": 4, "length": 8, "hidden": (16, 12), "epoch
 STATISTICS_READ, STATISTICS_WRITTEN = 2, 2
 
 # Config, observation space, action space, crossings of an update that computes no metrics: to the device, to the host.
+PARTS = Dict(move=Discrete(3, start=2), turn=Box(-1, 1, (2,)), lamps=MultiBinary(2))
 CASES: dict[str, tuple[AlgorithmConfig, Any, Any, int, int]] = {
     # observation, next observation, action, reward, discount
     "dqn": (DQNConfig(**VALUES), VECTOR, THREE, 5, 0),
@@ -60,6 +63,8 @@ CASES: dict[str, tuple[AlgorithmConfig, Any, Any, int, int]] = {
         PPOConfig(**ONCE, normalise=True),
         *(NEST, SEVERAL, 8 + STATISTICS_WRITTEN, 5 + STATISTICS_READ),
     ),
+    "ppo, bits": (PPOConfig(**ONCE), VECTOR, MultiBinary(3), 6, 3),
+    "ppo, dict, masked": (PPOConfig(**ONCE), VECTOR, PARTS, 9, 3),  # an action for each part
     "ppo, late": (PPOConfig(**ONCE), VECTOR, LATE, 6, 3),
     # dqn: and the settings that are schedules
     "own loss": (MyDQN(batch_size=8, min_rows=8, target_every=7), VECTOR, LATE, 6, 0),
@@ -93,19 +98,30 @@ def learner(name: str, agents: int, device: Device) -> tuple[Algorithm, Batch]:
     return made, stacked_batch(observations, actions, settings, agents)
 
 
+def fill_actions(given: Any, actions: Any, rng: np.random.Generator) -> None:
+    if isinstance(actions, Dict):
+        for key, part in actions.spaces.items():
+            fill_actions(given[key], part, rng)
+    elif isinstance(actions, Box):
+        given[...] = actions.low + (actions.high - actions.low) * rng.random(given.shape)
+    elif isinstance(actions, MultiBinary):
+        given[...] = rng.integers(0, 2, given.shape)
+    else:
+        n, first = (actions.nvec, 0) if isinstance(actions, MultiDiscrete) else (actions.n, actions.start)
+        given[...] = first + rng.integers(0, n, given.shape)
+
+
 def fill(batch: Batch, actions: Any, rng: np.random.Generator) -> None:
     for array in batch.arrays():
         drawn = rng.normal(size=array.shape) if array.dtype.kind == "f" else rng.integers(2, 6, array.shape)
         array[...] = drawn % 5 < 4 if array.dtype.kind == "b" else drawn
-    if isinstance(actions, Box):
-        batch.action[...] = actions.low + (actions.high - actions.low) * rng.random(batch.action.shape)
-    else:
-        n, first = (actions.nvec, 0) if isinstance(actions, MultiDiscrete) else (actions.n, actions.start)
-        batch.action[...] = first + rng.integers(0, n, batch.action.shape)
+    fill_actions(batch.action, actions, rng)
     batch.discount[...] = np.where(rng.random(batch.discount.shape) < 0.2, 0, 0.9)
     for extra in (batch.extra, batch.next_extra):
         if "mask" in extra:
-            extra["mask"][..., 1] = True
+            form, size = mask_form(actions), extra["mask"].shape[-1]
+            for row in extra["mask"].reshape(-1, size):
+                form.put(random_mask(form, rng), row)
 
 
 def course(name: str, agents: int, device: Device) -> list[bytes]:

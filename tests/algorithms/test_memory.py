@@ -14,13 +14,16 @@ from support import foreign_networks as foreign
 from motet.algorithm import ReaderSettings, stacked_batch
 from motet.algorithms import PPOConfig
 from motet.algorithms._blocks import DensePlan
+from motet.algorithms._own import Seen
 from motet.algorithms._plans import chained
 from motet.algorithms._recurrent_network import NativeRecurrent, TorchRecurrent
 from motet.algorithms._recurrent_plan import RecurrentPlan
+from motet.algorithms.source import Source
 from motet.arrays import Field
-from motet.errors import NotReadyError, SettingError
+from motet.errors import NotReadyError, SettingError, SpecError
 from motet.policies.entries import greedy_policy
 from motet.testing import check_algorithm
+from motet.testing.network import check_network
 from motet.training.run import train
 from motet.training.settings import Settings
 from motet.worlds import MatrixGame, TreasureHunt
@@ -133,6 +136,8 @@ def test_a_chain_of_layers_with_and_without_memory_unrolls_as_it_steps(kind):
         (PPOConfig(memory="gru", **{**SMALL, "sequence_length": 99, "minibatches": 1}), Dict(a=VECTOR, b=N), N),
         (PPOConfig(memory="lstm", encoder=foreign.mlp_features, **SMALL), VECTOR, N),
         (PPOConfig(memory="gru", **SMALL), Box(0, 255, (14, 12, 3), np.uint8), N),
+        (PPOConfig(encoder=foreign.Recalling, **SMALL), VECTOR, N),
+        (PPOConfig(encoder=foreign.RecallingSequences, memory="lstm", **SMALL), VECTOR, BOX),
     ],
 )  # fmt: skip
 def test_ppo_with_a_memory_keeps_the_contract_of_algorithms(config, observations, actions):
@@ -206,6 +211,7 @@ def test_a_minibatch_of_chunks_is_as_good_as_one_of_whole_fragments_while_the_we
     whole = ppo._see(rows, None).out[:, rows.positions]
     torch.manual_seed(0)
     for part in rows.shuffle(ppo._streams):
+        assert part.sequences.begin[:, :, 0].all()
         seen = ppo._see(part, None).out[0]
         found = (part.x[0][:, None] == rows.x[:, rows.positions]).all(2).int().argmax(1)
         torch.testing.assert_close(seen, whole[0, found], rtol=1e-4, atol=1e-5)
@@ -284,3 +290,140 @@ def test_a_policy_remembers_from_step_to_step_and_forgets_at_a_reset(kind):
 
     first = played()
     assert first[0] != first[1] != first[2] and played() == first
+
+
+# ---- modules with a memory of their own
+
+
+def updated(config: Any, batch: Any) -> Any:
+    """Parameters of the encoder, policy and critic after an update with some rows."""
+    ppo = config.build(VECTOR, N, 1, [1])
+    own = stacked_batch(VECTOR, N, config.replay(VECTOR, N), 1)
+    for name in ("observation", "action", "reward", "discount", "valid"):
+        getattr(own, name)[:] = batch[name]
+    own.extra["log_prob"][:] = batch["log_prob"]
+    metrics = {name: float(value[0]) for name, value in ppo.update(own, [0]).metrics.items()}
+    return ppo.state[0, : ppo._layout.learned.stop].copy(), metrics
+
+
+def test_a_module_that_ignores_its_state_learns_as_one_without():
+    """One minibatch, in which the order of rows does not matter."""
+    rng = np.random.default_rng(0)
+    batch = {
+        "observation": rng.normal(size=(1, 2, 7, 5)), "action": rng.integers(3, size=(1, 2, 6)),
+        "reward": rng.normal(size=(1, 2, 6)), "discount": np.full((1, 2, 6), 0.9), "valid": rng.random((1, 2, 6)) < 0.8,
+        "log_prob": np.full((1, 2, 6), -1.1),
+    }  # fmt: skip
+    config = PPOConfig(**{**SMALL, "minibatches": 1, "epochs": 1})
+    with_state, without = (replace(config, encoder=made) for made in (foreign.Forgetful, foreign.WithoutState))
+    (one, measured), (other, expected) = (updated(made, batch) for made in (with_state, without))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    for name, value in expected.items():
+        assert measured[name] == pytest.approx(value, abs=1e-5), name
+
+
+@pytest.mark.parametrize("learn_from", [None, 0, 3])
+def test_a_modules_own_unroll_is_what_its_steps_are(learn_from):
+    stepping, unrolling = (
+        Seen(VECTOR, 1).encoder(Source.of(made, "encoder")) for made in (foreign.Recalling, foreign.RecallingSequences)
+    )
+    rows, x, memory, begin = sequences(stepping, agents=2)
+    found = []
+    for plan in (stepping, unrolling):
+        grad = torch.full_like(rows, torch.nan)
+        network = plan.bind(rows, grad, inputs=True)
+        done = network.unroll(x, memory, begin, learn_from)
+        back = None if learn_from is None else network.backward(done, torch.ones_like(done.out))
+        found.append((done.out, back, torch.cat([grad[:, one.part] for one in plan.parameters], 1)))
+    for one, other in zip(*found, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, other, equal_nan=True)
+    if learn_from:
+        assert not found[0][1].view(2, 3, 7, 5)[:, :, :learn_from].any()
+
+
+def test_a_module_steps_in_an_actor_as_it_unrolls_in_a_learner():
+    plan = Seen(VECTOR, 1).encoder(Source.of(foreign.Recalling, "encoder"))
+    rows, x, memory, begin = sequences(plan, agents=1)
+    out = plan.bind(rows).unroll(x, memory, begin, None).out.view(3, 7, 7).numpy()
+    acting, state = plan.acting(), memory[0, :, 0].numpy()
+    acting.load(rows[0].numpy())
+    for t in range(7):
+        state = np.where(begin[0, :, t, None], memory[0, :, t], state)
+        given = state.copy()
+        found, new = acting.step(x.view(3, 7, 5)[:, t].contiguous().numpy(), state)
+        np.testing.assert_allclose(found, out[:, t], rtol=1e-4, atol=1e-5)
+        assert np.array_equal(state, given) and not np.shares_memory(new, state)
+        state = new
+
+
+class Wrong(foreign.Recalling):
+    """A module with memory that breaks a rule."""
+
+    def __init__(self, space: Any, how: str = "") -> None:
+        super().__init__(space)
+        self.how, self.kept = how, None
+        if how == "size":
+            self.state_size = "6"  # type: ignore[assignment]
+
+    def forward(self, seen: Any, state: Any) -> Any:
+        out, new = super().forward(seen, state)
+        if self.how == "alone":
+            return out
+        if self.how == "shape":
+            return out, new[:, :5]
+        if self.how == "dtype":
+            return out, new.double()
+        if self.how == "writes":
+            state += 1
+        if self.how == "keeps":
+            self.kept = new if self.kept is None or len(self.kept) != len(new) else self.kept + new
+            return out, self.kept
+        if self.how == "rows":
+            return out, new + new.mean(0)
+        return out, new
+
+
+class WrongSequences(Wrong):
+    """It does not begin where an episode begins."""
+
+    def unroll(self, seen: Any, memory: Any, begin: Any) -> Any:
+        return foreign.RecallingSequences.unroll(self, seen, memory, torch.zeros_like(begin))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        (partial(Wrong, how="size"), "state_size must be an int >= 0, got '6'"),
+        (partial(Wrong, how="alone"), r"must return \(outputs, new state\), got a tensor"),
+        (partial(Wrong, how="shape"), r"must return a new state float32 \[batch, 6\], got \[2, 5\]"),
+        (partial(Wrong, how="dtype"), "must return a new state float32 .*float64"),
+        (partial(Wrong, how="writes"), "must not write to its state"),
+        (partial(Wrong, how="keeps"), "must keep nothing from call to call"),
+        (partial(Wrong, how="rows"), "got outputs or states that depend on other rows"),
+        (WrongSequences, "unroll of encoder must return what forward returns row by row"),
+    ],
+)
+def test_modules_with_memory_that_break_a_rule_are_refused(made, error):
+    with pytest.raises(SpecError, match=error):
+        check_network(made, VECTOR)
+
+
+def test_modules_with_memory_are_accepted_where_they_may_be():
+    check_network(foreign.Recalling, VECTOR)
+    check_network(foreign.RecallingSequences, VECTOR)
+    error = "must have no state_size here, got 6: a module with a memory of its own is only valid as encoder of PPO"
+    config = PPOConfig(critic=foreign.Recalling, **SMALL)
+    with pytest.raises(SettingError, match=error):
+        config.sizes(VECTOR, N)
+    with pytest.raises(SettingError, match="n_frames must be 1 with memory, got 2"):
+        PPOConfig(encoder=foreign.Recalling, n_frames=2, **SMALL).replay(VECTOR, N)
+
+
+def test_a_module_with_memory_trains_in_processes():
+    config = PPOConfig(encoder=foreign.Recalling, **SMALL)
+    settings = Settings(steps=200, worlds_per_actor=2, slack=0)
+    results = [train(WORLDS["arrays"], config, replace(settings, engine=engine, slack=slack))
+               for engine, slack in (("serial", None), ("processes", 0))]  # fmt: skip
+    states = [result.agents["agent_0"]["state"] for result in results]
+    np.testing.assert_array_equal(*states)

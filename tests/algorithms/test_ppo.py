@@ -311,6 +311,8 @@ def test_it_keeps_the_contract_with_masks_frames_and_schedules():
     config = PPOConfig(**SMALL, n_frames=3, learning_rate=rate, clip=clip, clip_value=0.2)
     check_algorithm(config, OBSERVATIONS, Discrete(4), masked=True)
     check_algorithm(config, OBSERVATIONS, ACTIONS["dict"], masked=True)
+    remembering = PPOConfig(hidden=(8,), batch_size=4, length=8, minibatches=2, memory="gru", memory_size=4)
+    check_algorithm(remembering, OBSERVATIONS, ACTIONS["dict"], masked=True)
     check_algorithm(config, Dict({"a": OBSERVATIONS, "b": Discrete(3)}), Discrete(4))
 
 

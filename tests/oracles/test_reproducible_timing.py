@@ -160,18 +160,18 @@ class Paused(StandIn):
         return algorithm
 
 
-KILLS_S = 120.0
-"""Duration of the run in which a learner is killed every second."""
+UPDATES = 1000
+"""Updates of the run in which a learner is killed every second: one to three minutes, as restarts take long."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prioritised", [False, True], ids=["uniform", "prioritised"])
 def test_a_kill_every_second_gives_the_same_bits(prioritised, no_leaks):
     """A phase takes about 0.1 s, so that a killed learner gets further before it is killed again."""
-    updates, pause_s, chosen = int(KILLS_S / 0.012), 0.01, random.Random(0)
+    pause_s, chosen = 0.01, random.Random(0)
     algorithm = Paused(prioritised=prioritised, capacity=2000)
     settings = Settings(
-        steps=2 * updates, updates_per_step=0.5, period=16, learner_processes=2, seed=3,
+        steps=2 * UPDATES, updates_per_step=0.5, period=16, learner_processes=2, seed=3,
         limits=RestartLimits(restarts=10_000, back_off_s=0.001),
     )  # fmt: skip
     serial = train(WORLD, algorithm, replace(settings, engine="serial"))
@@ -185,7 +185,7 @@ def test_a_kill_every_second_gives_the_same_bits(prioritised, no_leaks):
                 os.kill(killed[-1], signal.SIGKILL)
 
     result = train(WORLD, replace(algorithm, pause_s=pause_s), settings, on_update=kill)
-    assert result.restarts > KILLS_S / 4 and result.state == "done"
+    assert result.restarts >= 20 and result.state == "done"
     assert (result.steps, result.updates, fingerprint(result)) == (serial.steps, serial.updates, fingerprint(serial))
 
 

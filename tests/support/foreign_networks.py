@@ -99,3 +99,52 @@ class Dropped(nn.Module):
 
     def forward(self, obs):
         return self.net(obs)
+
+
+class Recalling(nn.Module):
+    """A module with a memory of its own: features and a new state from an observation and a state."""
+
+    state_size = 6
+
+    def __init__(self, observation_space, features=7):
+        super().__init__()
+        self.cell = nn.GRUCell(math.prod(observation_space.shape), 6)
+        self.out = nn.Linear(6, features)
+
+    def forward(self, seen, state):
+        new = self.cell(seen.flatten(1), state)
+        return torch.tanh(self.out(new)), new
+
+
+class RecallingSequences(Recalling):
+    """It also computes sequences by itself."""
+
+    def unroll(self, seen, memory, begin):
+        state, outs = memory[:, 0], []
+        for t in range(begin.shape[1]):
+            out, state = self(seen[:, t], torch.where(begin[:, t, None], memory[:, t], state))
+            outs.append(out)
+        return torch.stack(outs, 1)
+
+
+class Forgetful(Recalling):
+    """It has a state and does not look at it."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space)
+        self.see = nn.Linear(math.prod(observation_space.shape), 7)
+
+    def forward(self, seen, state):
+        return torch.tanh(self.see(seen.flatten(1))), state + 1
+
+
+class WithoutState(nn.Module):
+    """The same function without a state."""
+
+    def __init__(self, observation_space):
+        super().__init__()
+        inner = Forgetful(observation_space)
+        self.cell, self.out, self.see = inner.cell, inner.out, inner.see
+
+    def forward(self, seen):
+        return torch.tanh(self.see(seen.flatten(1)))

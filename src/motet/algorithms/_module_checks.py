@@ -59,11 +59,51 @@ def check_module(plan: ModulePlan) -> None:
         raise SettingError(f"{name} must not write to its input, got one that does; work on a copy")
     if together.dtype != torch.float32:
         raise SettingError(f"{name} must return float32, got {together.dtype}")
+    if plan.state_size:
+        _check_memory(plan, module)
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
         raise SettingError(
             f"{name} must compute each row of a batch by itself, got rows that depend on the others; the first axis of "
             "every tensor is the batch"
         )
+
+
+def _check_memory(plan: ModulePlan, module: nn.Module) -> None:
+    """Check two steps of a network with memory, and its ``unroll`` if it has one."""
+    name, n, length = plan.name, 3, 4
+    x = torch.cat([_inputs(plan, rows=n) for _ in range(length)])
+    state = torch.from_numpy(np.random.default_rng(1).normal(size=(n, plan.state_size)).astype(np.float32))
+    with torch.no_grad():
+        given = state.clone()
+        first = plan.step(module, x[:n], given)
+        if not torch.equal(given, state):
+            raise SettingError(f"{name} must not write to its state, got one that does; return a new one")
+        plan.step(module, x[n : 2 * n], first[1])
+        again = plan.step(module, x[:n], state)
+        if not all(torch.equal(one, other) for one, other in zip(first, again, strict=True)):
+            raise SettingError(
+                f"{name} must keep nothing from call to call, got other results for the same observation and state; "
+                "return all that it remembers as the new state"
+            )
+        alone = [plan.step(module, x[i : i + 1], state[i : i + 1]) for i in range(n)]
+        if not all(_close(one, torch.cat(parts)) for one, *parts in zip(first, *alone, strict=True)):
+            raise SettingError(
+                f"{name} must compute each row of a batch by itself, got outputs or states that depend on other rows"
+            )
+        if hasattr(module, "unroll"):
+            memory = state.unsqueeze(1) + torch.arange(length).view(1, -1, 1)
+            begin = torch.tensor([[True, False, False, False], [True, False, True, False], [True, True, False, True]])
+            whole = plan.unrolled(module, x, memory, begin)
+            stepped = plan.unrolled(module, x, memory, begin, learn_from=length)
+            if not _close(whole, stepped):
+                raise SettingError(
+                    f"unroll of {name} must return what forward returns row by row, got other values; where begin is "
+                    "True, a row starts from its stored state"
+                )
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.allclose(one, other, rtol=1e-3, atol=1e-4))
 
 
 def _check_alike(plan: ModulePlan, module: nn.Module, other: nn.Module) -> None:
@@ -107,6 +147,7 @@ def stacks(plan: ModulePlan) -> bool:
     if (
         plan.draws
         or plan.second == "taus"
+        or plan.state_size
         or sum(parameter.part.stop - parameter.start for parameter in plan.parameters) > _LARGEST
     ):
         return False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from motet.algorithms._plans import Pass, Seed
@@ -89,13 +89,32 @@ class LoopedModules(_Modules):
                         self._grads.append(row[parameter.part].view(parameter.shape))
 
     def _forward(self, x: Tensor, learn: bool) -> tuple[Tensor, list[Tensor]]:
+        return self._each(lambda i, module, own: self._plan.call(module, own), x, learn)
+
+    def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
+        """Compute sequences; without memory each row by itself."""
+        learn, plan = learn_from is not None, self._plan
+        if not plan.state_size:
+            return self.forward(x, learn)
+
+        def unrolled(i: int, module: nn.Module, own: Tensor) -> Tensor:
+            return plan.unrolled(module, own, memory[i], begin[i], learn_from or 0)
+
+        with torch.set_grad_enabled(learn):
+            out, inputs = self._each(unrolled, x, learn)
+        return Pass(out.detach(), (out, inputs))
+
+    def _each(
+        self, call: Callable[[int, nn.Module, Tensor], Tensor], x: Tensor, learn: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs of all agents, ``call(number, network, inputs)`` of each, and the inputs."""
         outs, inputs = [], []
         for i, (module, own) in enumerate(zip(self._modules, x.unbind(0), strict=True)):
             if learn and self._inputs:
                 own = own.detach().requires_grad_()
                 inputs.append(own)
             with drawing(None if self._seed is None or not module.training else self._seed(i)):
-                outs.append(self._plan.call(module, own))
+                outs.append(call(i, module, own))
         return outs[0].unsqueeze(0) if len(outs) == 1 else torch.stack(outs), inputs
 
     def _joined(self, grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
@@ -144,9 +163,25 @@ class ActingModule:
         """Take over a row; it is copied when the network is used next."""
         self._newest = row
 
-    @torch.inference_mode()
     def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
         """Return the outputs ``[B, outputs]`` for inputs ``[B, inputs]``."""
+        return self._asked(x, seed, lambda rows: (self._plan.call(self._module, rows),))[0]
+
+    def step(
+        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the outputs and the state after the inputs."""
+        if not self._plan.state_size:
+            return self.forward(x, seed), state
+        before = torch.from_numpy(state)
+        out, new = self._asked(x, seed, lambda rows: self._plan.step(self._module, rows, before))
+        return out, new.copy() if np.shares_memory(new, state) else new
+
+    @torch.inference_mode()
+    def _asked(
+        self, x: npt.NDArray[Any], seed: int | None, ask: Callable[[Tensor], tuple[Tensor, ...]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return what the network answers to rows, in arrays of the caller."""
         if self._newest is not None:
             self._row.numpy()[0] = self._newest
             self._newest = None
@@ -156,11 +191,5 @@ class ActingModule:
         for layer in self._explorers:
             layer.train(seed is not None)
         with drawing(seed):
-            found: npt.NDArray[np.float32] = self._plan.call(self._module, rows).numpy()
-        return found if found.flags.owndata and found.flags.writeable else found.copy()
-
-    def step(
-        self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return the outputs and the state, which does not change."""
-        return self.forward(x, seed), state
+            found = [answer.numpy() for answer in ask(rows)]
+        return [one if one.flags.owndata and one.flags.writeable else one.copy() for one in found]

@@ -22,6 +22,7 @@ from motet.algorithms._encoder import Encoder
 from motet.algorithms._plans import ActorNetwork, LearnerNetwork, Seed, padded
 from motet.algorithms.source import Source
 from motet.errors import SettingError
+from motet.nest import map_nest
 from motet.streams import MADE, Streams, StreamUser, made_alike, streams_returned
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class ModulePlan:
                 f"{name}: components of MultiDiscrete observations must have at most 2**24 values, because rows are "
                 "float32"
             )
-        self._made = self.made()
         self.state_size = 0
+        self._made = self.made()
         self.outputs = outputs if outputs is not None else self._measured()
         self.parameters = tuple(self._laid_out())
         self.size = padded(self.parameters[-1].part.stop)
@@ -114,6 +115,7 @@ class ModulePlan:
 
         if not isinstance(module, nn.Module):
             raise SettingError(f"{self.name} must make a torch.nn.Module, got {module!r} from {self.source}")
+        self.state_size = self._remembers(module)
         if any(isinstance(one, nn.UninitializedParameter) for one in module.parameters()):
             with streams_returned():
                 Streams(StreamUser(f"the {self.name}")).begin(MADE if seed is None else seed)
@@ -130,10 +132,16 @@ class ModulePlan:
         module.eval()
         try:
             with torch.no_grad():
-                found: Tensor = self.raw(module, x)
+                return self.raw(module, x)
         finally:
             module.train(training)
-        return found
+
+    def _remembers(self, module: nn.Module) -> int:
+        """Return the size of the state that a network takes and returns; 0: it has no memory."""
+        size = getattr(module, "state_size", 0)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise SettingError(f"{self.name}: state_size must be an int >= 0, got {size!r}")
+        return size
 
     def _measured(self) -> int:
         found = self.probe(self._made)
@@ -249,27 +257,78 @@ class ModulePlan:
         }
 
     def raw(self, module: Callable[..., Any], x: Tensor) -> Tensor:
-        """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow."""
+        """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow.
+
+        With a memory, each row is the first one of an episode.
+        """
+        if self.state_size:
+            return self.step(module, x, x.new_zeros(len(x), self.state_size))[0]
         given = [self.encoder.nest(x[:, : self._features] if self.second else x)]
         if self.second:
             given.append(x[:, self._features :])
+        found: Tensor = self._asked(module, given)
+        return found
+
+    def step(self, module: Callable[..., Any], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what a network with memory returns for rows and the states ``[B, state_size]`` before them."""
+        found = self._asked(module, [self.encoder.nest(x), state])
+        if not isinstance(found, tuple) or len(found) != 2:
+            kind = "a tensor" if hasattr(found, "shape") else f"a {type(found).__name__}"
+            raise SettingError(f"{self.name} has a state_size and must return (outputs, new state), got {kind}")
+        out, new = found
+        if getattr(new, "shape", None) != state.shape or new.dtype != state.dtype:
+            raise SettingError(
+                f"{self.name} must return a new state float32 [batch, {self.state_size}], got {_shape(new)} "
+                f"{getattr(new, 'dtype', '')} for {len(x)} rows"
+            )
+        return out, new
+
+    def unrolled(self, module: Any, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int = 0) -> Tensor:
+        """Return the outputs ``[B * T, outputs]`` of sequences: by the network's ``unroll`` or step by step.
+
+        ``x`` is ``[B * T, inputs]``, ``memory`` ``[B, T, state_size]``, ``begin`` ``[B, T]``. No gradient reaches rows
+        before ``learn_from``.
+        """
+        import torch
+
+        sequences, length = begin.shape
+        if hasattr(module, "unroll") and not learn_from:
+            seen = map_nest(lambda part: part.reshape(sequences, length, *part.shape[1:]), self.encoder.nest(x))
+            found = self._asked(module.unroll, [seen, memory, begin])
+            if getattr(found, "shape", None) != (sequences, length, self.outputs):
+                raise SettingError(
+                    f"unroll of {self.name} must return a tensor [batch, time, {self.outputs}], got {_shape(found)} "
+                    f"for {sequences} sequences of {length} rows"
+                )
+            return found.flatten(0, 1)  # type: ignore[no-any-return]
+        rows, outs, state = x.reshape(sequences, length, -1), [], memory[:, 0]
+        for t in range(length):
+            if t:
+                state = torch.where(begin[:, t, None], memory[:, t], state)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and t >= learn_from):
+                out, state = self.step(module, rows[:, t], state)
+            outs.append(self._checked(out, sequences, (self.outputs,)))
+        return torch.stack(outs, 1).flatten(0, 1)
+
+    def _asked(self, ask: Callable[..., Any], given: list[Any]) -> Any:
         try:
-            found: Tensor = module(*given)
+            return ask(*given)
         except Exception as error:
             error.add_note(f"The {self.name} {self.source} got {_shapes(given)}.")
             raise
-        return found
 
     def call(self, module: Callable[..., Any], x: Tensor) -> Tensor:
         """Return the outputs ``[B, outputs]`` of the network; of a ``taus`` network ``[B, taus * outputs]``."""
-        found, rows = self.raw(module, x), x.shape[0]
         taus = (x.shape[1] - self._features,) if self.second == "taus" else ()
-        wanted = (rows, *taus, self.outputs)
+        return self._checked(self.raw(module, x), x.shape[0], (*taus, self.outputs))
+
+    def _checked(self, found: Tensor, rows: int, wanted: tuple[int, ...]) -> Tensor:
+        """Return the outputs of some rows as ``[rows, n]``, if they have the shape that is wanted."""
         shape = getattr(found, "shape", None)
-        if shape != wanted and not (self.outputs == 1 and not taus and shape == wanted[:1]):
-            rest = ", ".join(map(str, wanted[1:]))
+        if shape != (rows, *wanted) and not (wanted == (1,) and shape == (rows,)):
+            rest = ", ".join(map(str, wanted))
             raise SettingError(f"{self.name} must return a tensor [batch, {rest}], got {_shape(found)} for {rows} rows")
-        return found if shape == wanted and not taus else found.reshape(rows, math.prod(wanted[1:]))
+        return found if shape == (rows, *wanted[:1]) and len(wanted) == 1 else found.reshape(rows, math.prod(wanted))
 
 
 def takes_two(module: nn.Module) -> bool:

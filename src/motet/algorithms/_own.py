@@ -57,7 +57,7 @@ class Seen:
         from motet.algorithms._module_plan import ModulePlan, takes_two
 
         plan = self.network(source, "network", features)
-        if not takes_two(plan.module()):
+        if plan.state_size or not takes_two(plan.module()):
             return plan
         return ModulePlan(plan.source, "network", (self.space, actions), self.rows, actions, "taus")
 
@@ -138,13 +138,19 @@ def refuse_memory(config: Any, name: str) -> None:
         raise SettingError(f"memory must be None with {name}, got {config.memory!r}; give an encoder instead")
 
 
-def check_plan(*plans: Any) -> None:
-    """Raise if a user's network breaks a rule, before anything starts."""
+def check_plan(*plans: Any, remembers: bool = False) -> None:
+    """Raise if a user's network breaks a rule, before anything starts. ``remembers``: it may have a memory."""
     for plan in plans:
         if isinstance(plan, ChainPlan):
-            check_plan(plan.first, plan.second)
+            check_plan(plan.first, plan.second, remembers=remembers)
         elif hasattr(plan, "source") and not isinstance(plan, PicturePlan):
             from motet.algorithms._module_checks import check_module
+
+            if plan.state_size and not remembers:
+                raise SettingError(
+                    f"{plan.name} must have no state_size here, got {plan.state_size}: a module with a memory of its "
+                    "own is only valid as encoder of PPO"
+                )
 
             try:
                 check_module(plan)

@@ -195,7 +195,8 @@ class PPOConfig(Freezing):
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
         layout = PPOLayout.of(self, observation_space, action_space)
-        check_plan(layout.encoder, layout.policy, layout.critic)
+        check_plan(layout.encoder, remembers=True)
+        check_plan(layout.policy, layout.critic)
         return Sizes(weights=layout.weights, state=layout.state, counters=1, random=STREAM_BYTES)
 
     def build(

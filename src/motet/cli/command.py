@@ -29,8 +29,8 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("motet.cli.flags:train", "train every agent of a world, each with a separate learner"),
     "resume": ("motet.cli.train:resume", "continue a run from its newest checkpoint"),
-    "status": ("motet.cli.runs:status", "show the agents and processes of a run, and what each process waits for"),
-    "watch": ("motet.cli.runs:watch", "show the live display of a run that another process executes"),
+    "status": ("motet.cli.status:status", "show the agents and processes of a run, and what each process waits for"),
+    "watch": ("motet.cli.status:watch", "show the live display of a run that another process executes"),
     "report": ("motet.cli.report:report", "compare several runs or seeds on one self-contained HTML page"),
     "eval": ("motet.cli.eval:evaluate_", "play episodes with policies and compare their returns"),
     "tournament": ("motet.cli.tournament:tournament_", "let policies play against each other, and rate them"),

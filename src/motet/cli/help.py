@@ -1,7 +1,8 @@
 """Which flags help shows, and the help texts of a world's flags.
 
 ``--help`` shows the common flags in groups; ``--help-all`` shows all flags. Every flag works, shown or not. The help
-texts of a world's flags come from the ``Args:`` section of its factory's docstring.
+texts of a world's flags come from the ``Args:`` section of its factory's docstring. Those of settings, with their
+bounds, are added in ``flags``.
 """
 
 from __future__ import annotations

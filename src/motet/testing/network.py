@@ -47,7 +47,7 @@ training changes (as those of BatchNorm); use LayerNorm or GroupNorm
         if source is None:
             raise SettingError(f"{name} must be a function that makes a torch.nn.Module, got None")
         plan = seen.encoder(source) if outputs is None else seen.network(source, name, outputs)
-        check_plan(plan)
+        check_plan(plan, remembers=True)
     except SettingError as error:
         raise SpecError(str(error)) from error
     given = (seen.space,) if outputs is None else (seen.space, outputs)

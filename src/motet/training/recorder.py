@@ -33,7 +33,7 @@ from motet.training.league import Standings
 from motet.training.roster import LearnedPolicy, Roster, dealt
 from motet.training.serial import Serial
 from motet.training.shared import SharedMemory
-from motet.training.watch import Watch
+from motet.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from motet.training.run import Run
@@ -130,7 +130,7 @@ class Recorder:
     def __init__(self, run: Run, shared: SharedMemory, roles: Sequence[Role], serial: Serial | None = None) -> None:
         self._run, self._shared, self._roles, self._serial = run, shared, roles, serial
         settings = self._settings = run.settings
-        self._directory, self._watch = run.directory, Watch(shared, roles, serial is not None)
+        self._directory, self._snapshots = run.directory, Snapshots(shared, roles, serial is not None)
         self._pulse = shared.board.pulse(shared.main_process) if serial is None else serial.pulse
         if serial is None:
             self._pulse.start(os.getpid())
@@ -215,7 +215,7 @@ class Recorder:
                 self._directory.save_snapshot(Checkpoint(step, policy), pool)
 
     def _show(self, state: str) -> Snapshot:
-        snapshot = self._watch.snapshot(state)
+        snapshot = self._snapshots.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
         snapshot.episodes_lost, snapshot.metrics_lost = self._episodes.lost, self._episodes.metrics_lost
         snapshot.metrics = self._episodes.metrics()

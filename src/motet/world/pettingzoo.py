@@ -382,7 +382,10 @@ class InTurn(_Adapter):
 
 
 class AtOnce(_Adapter):
-    """A PettingZoo Parallel environment: a group is all agents that are alive, in the order of ``agents``."""
+    """A PettingZoo Parallel environment: a group is all agents that are alive.
+
+    They are in the order of ``possible_agents``, in whatever order the environment lists those that are alive.
+    """
 
     def reset(self, seed: int | None = None) -> None:
         result = self._reset(seed)

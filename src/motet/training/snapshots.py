@@ -1,4 +1,4 @@
-"""Watch: snapshots of a run, read from the board, the replays and the publications without involving its processes."""
+"""Snapshots of a run, read from the board, the replays and the publications without involving its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from motet.training.board import FINISHED
 from motet.training.bottleneck import bottleneck
 from motet.training.shared import SharedMemory
 
-__all__ = ["Watch"]
+__all__ = ["Snapshots"]
 
 _WINDOW_S = 10.0  # the shares of a process are those of this many seconds
 _WORDS = {  # activities by number of Work
@@ -25,7 +25,7 @@ _WORDS = {  # activities by number of Work
 }
 
 
-class Watch:
+class Snapshots:
     """Takes snapshots of a run. Rates are measured since the snapshot before.
 
     Args:
