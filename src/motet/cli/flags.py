@@ -48,8 +48,8 @@ _SEEDS = (
     "--run is then the folder for the runs; if it has runs of the same experiment, they are continued."
 )
 DISPLAY_HELP = (
-    "How the run is shown: a live table (lines where there is no terminal), plain lines, or not at all. auto: a table in "
-    "a terminal, lines in a notebook, nothing otherwise."
+    "How the run is shown: a live table (lines where there is no terminal), plain lines, or not at all. auto: a table "
+    "in a terminal, lines in a notebook, nothing otherwise."
 )
 PICTURES_HELP = "Whether to write a learning curve and a GIF of an episode at the end. By default if the run is shown."
 
