@@ -18,8 +18,10 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks import Comparison, Measure, Result, Settings, interleave
 from motet._native import Recurrent
 from motet.algorithm import stacked_batch
-from motet.algorithms import DQNConfig
+from motet.algorithms import DQNConfig, PPOConfig
 from motet.replay import Field, Replay, ReplaySpec
+from motet.training.run import train
+from motet.training.settings import Settings as TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,6 +31,7 @@ __all__ = ["run"]
 SPACE, ACTIONS, ROWS, STACK = Box(-1, 1, (32,)), Discrete(4), 10_000, 8
 SHIPPED, OWN, SB3, LOOP, STACKED = "motet, shipped", "motet, own module", "stable-baselines3", "motet, loop", "motet"
 NATIVE, CELL, UNITS = "motet, native", "torch.nn.GRUCell", 64
+SB3_RECURRENT = "sb3-contrib, RecurrentPPO"
 MEASURES = {
     "learning": Measure("Double DQN, one agent, sampling included", "updates/s"),
     "plain_learning": Measure("DQN that is not double, one agent, sampling included", "updates/s"),
@@ -36,6 +39,8 @@ MEASURES = {
     "acting": Measure("Actions of an own module", "actions/s"),
     "gru_step_1": Measure("One step of a GRU for 1 row", "steps/s"),
     "gru_step_16": Measure("One step of a GRU for 16 rows", "steps/s"),
+    "memory": Measure("PPO in CartPole, 32 worlds, 32 fragments of 32 rows, 4 minibatches", "steps/s"),
+    "lstm": Measure("The same with an LSTM of 64 that policy and critic share, 6 epochs", "steps/s"),
     "gru_passes": Measure("Forward and backward pass of a GRU, 32 sequences of 32 rows with borders", "passes/s"),
 }
 COMPARISONS = {
@@ -43,6 +48,8 @@ COMPARISONS = {
     "own_vs_sb3": Comparison("plain_learning", OWN, SB3, 2),
     "own_stacked_vs_loop": Comparison("stacking", STACKED, LOOP, 2),
     "own_acting": Comparison("acting", "16 rows at once", "16 calls with one row", 8),
+    "memory_cost": Comparison("memory", "GRU of 64", "without memory", 0.3),
+    "vs_sb3_recurrent": Comparison("lstm", "motet", SB3_RECURRENT, 3),
     "gru_native_vs_torch": Comparison("gru_step_1", NATIVE, CELL, 5),
     "gru_native_vs_torch_16": Comparison("gru_step_16", NATIVE, CELL, 2),
     "gru_passes_vs_torch": Comparison("gru_passes", NATIVE, CELL, 3),
@@ -83,6 +90,14 @@ def run(settings: Settings) -> Result:
         for rows in (1, 16):
             steps = {NATIVE: rate(_native_step(rows)), CELL: rate(_torch_step(rows))}
             interleave(result, f"gru_step_{rows}", steps, settings.repeats)
+        remembering = {"GRU of 64": lambda: _ppo("gru"), "without memory": lambda: _ppo(None)}
+        interleave(result, "memory", remembering, settings.repeats)
+        peers: dict[str, Callable[[], float]] = {"motet": lambda: _ppo("lstm")}
+        try:
+            peers[SB3_RECURRENT] = _sb3_recurrent()
+        except ImportError as error:
+            result.skipped[SB3_RECURRENT] = f"not installed ({error})"
+        interleave(result, "lstm", peers, settings.repeats)
         passes = {NATIVE: rate(_native_passes(32, 32)), CELL: rate(_torch_passes(32, 32))}
         interleave(result, "gru_passes", passes, settings.repeats)
         return result
@@ -161,6 +176,33 @@ def _acting(rows: int) -> Callable[[], object]:
             behaviour.act(seen[i : i + rows])
 
     return act
+
+
+def _ppo(memory: Any, steps: int = 8192) -> float:
+    """Return the steps per second of a serial run."""
+    config = PPOConfig(memory=memory, batch_size=32, length=32, minibatches=4)
+    began = time.perf_counter()
+    train("gym:CartPole-v1", config, TrainingSettings(steps=steps, engine="serial", worlds_per_actor=32))
+    return steps / (time.perf_counter() - began)
+
+
+def _sb3_recurrent(steps: int = 2048) -> Callable[[], float]:
+    """Return a function that measures the same of sb3-contrib, with equal settings."""
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    shared = {"lstm_hidden_size": 64, "shared_lstm": True, "enable_critic_lstm": False}
+    worlds = make_vec_env("CartPole-v1", 32)
+    peer = RecurrentPPO(
+        "MlpLstmPolicy", worlds, n_steps=32, batch_size=256, n_epochs=6, policy_kwargs=shared, device="cpu"
+    )
+
+    def measured() -> float:
+        began = time.perf_counter()
+        peer.learn(steps)
+        return steps / (time.perf_counter() - began)
+
+    return measured
 
 
 def _gru() -> tuple[Recurrent, np.ndarray[Any, Any]]:

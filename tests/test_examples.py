@@ -37,6 +37,7 @@ def test_examples_that_need_nothing(name, last):
         ("ppo_cartpole", 4000, "the likeliest actions"),
         ("self_play", 3200, "against strong"),
         ("own_loss", 1500, " updates"),
+        ("memory", 2048, "of the answers were right"),
         ("object_gridworld", 1200, "return of all agents"),
         ("partners", 1200, "beside the first run"),
         ("learn_both_phases", 700, "of the way from a random robot to the exact one"),

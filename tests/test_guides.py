@@ -23,6 +23,7 @@ PAGES = [
     "faq",
     "glossary",
     "iqn",
+    "memory",
     "object_gridworld",
     "own_algorithm",
     "own_network",

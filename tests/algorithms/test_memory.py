@@ -211,6 +211,7 @@ def test_a_minibatch_of_chunks_is_as_good_as_one_of_whole_fragments_while_the_we
     whole = ppo._see(rows, None).out[:, rows.positions]
     torch.manual_seed(0)
     for part in rows.shuffle(ppo._streams):
+        assert part.sequences.begin[:, :, 0].all()
         seen = ppo._see(part, None).out[0]
         found = (part.x[0][:, None] == rows.x[:, rows.positions]).all(2).int().argmax(1)
         torch.testing.assert_close(seen, whole[0, found], rtol=1e-4, atol=1e-5)

@@ -29,7 +29,7 @@ NAMES = {
     "bell": {"roundtrip_vs_queue", "roundtrip_busy_vs_queue", "joint8_vs_queue"},
     "learner": {
         "own_vs_shipped", "own_vs_sb3", "own_stacked_vs_loop", "own_acting", "gru_native_vs_torch",
-        "gru_native_vs_torch_16", "gru_passes_vs_torch",
+        "gru_native_vs_torch_16", "gru_passes_vs_torch", "memory_cost", "vs_sb3_recurrent",
     },
     "empower": {"two_actors_vs_one", "update_ms"},
     "isolation": {
@@ -60,6 +60,7 @@ def test_json_has_the_promised_names(name: str) -> None:
     skipped = report["raw"]["skipped"]
     expected = NAMES[name] - ({"per_vs_cpprb"} if "cpprb" in skipped else set())
     expected -= {"own_vs_sb3"} if "stable-baselines3" in skipped else set()
+    expected -= {"vs_sb3_recurrent"} if "sb3-contrib, RecurrentPPO" in skipped else set()
     assert expected <= set(report["values"])
     assert all(isinstance(value, (int, float)) and value >= 0 for value in report["values"].values())
     assert {"cpu", "cores", "python", "numpy", "kernel"} <= set(report["machine"])

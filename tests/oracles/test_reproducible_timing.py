@@ -160,7 +160,7 @@ class Paused(StandIn):
         return algorithm
 
 
-UPDATES = 3000
+UPDATES = 1000
 """Updates of the run in which a learner is killed every second: one to three minutes, as restarts take long."""
 
 
