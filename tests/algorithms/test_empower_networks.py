@@ -137,7 +137,7 @@ def test_agents_of_a_stack_learn_as_they_do_alone(corridor):
 
 def test_networks_that_do_not_fit_are_named():
     world, humans = OneMind(WORLD()), UniformHumans(WORLD())
-    with pytest.raises(SettingError, match="robot_network must be None with tables, got .*:plain"):
+    with pytest.raises(SettingError, match=r"robot_network must be None with tables, got .*:plain"):
         EmpowerConfig(tables=True, robot_network=plain)
     with pytest.raises(SettingError, match="robot_network must be a function or class that makes"):
         EmpowerConfig(robot_network=3)
@@ -145,7 +145,7 @@ def test_networks_that_do_not_fit_are_named():
         EmpowerConfig(robot_network=lambda space, outputs: nn.Linear(space.shape[0], 2)).sizes(*spaces(world))
     with pytest.raises(SettingError, match=r"network must return a tensor \[batch, 70\], got \[3, 2\]"):
         AttainConfig(network=lambda space, outputs: nn.Linear(space.shape[0], 2)).sizes(*spaces(humans))
-    with pytest.raises(SettingError, match="got the buffer 1.running_mean, which training changes"):
+    with pytest.raises(SettingError, match=r"got the buffer 1\.running_mean, which training changes"):
         EmpowerConfig(
             network=lambda space, outputs: nn.Sequential(nn.Linear(space.shape[0], outputs), nn.BatchNorm1d(outputs))
         ).sizes(*spaces(world))
