@@ -211,10 +211,10 @@ class EmpowerNetworks(FlatLearner, Empower):
             for plan, part in zip(plans, parts, strict=True):
                 plan.initialise(row[part], rng)
 
-        super().__init__(n, seeds, initialise, device, _METRICS)
+        super().__init__(n, seeds, initialise, device, _METRICS, streams=any(plan.draws for plan in plans))
         self._prepare(config, coded, len(seeds))
         both = list(zip(plans, parts, strict=True))
-        self._online = [plan.bind(self._weights[:, part], self._grad[:, part]) for plan, part in both]
+        self._online = [plan.bind(self._weights[:, part], self._grad[:, part], seed=self._seed) for plan, part in both]
         self._target = [plan.bind(self._targets[:, part]) for plan, part in both]
         thirds = [self._rows[:, i * n : (i + 1) * n] for i in (0, 2, 3)]
         self._grads = [self._grad[:, part] for part in parts]
@@ -237,7 +237,7 @@ class EmpowerNetworks(FlatLearner, Empower):
         attainment = torch.sigmoid(self._target[0].forward(self._x).out[:, : rows.n])
         return attainment, self._target[1].forward(self._x).out
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config = self.config
