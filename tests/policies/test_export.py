@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from support import EXAMPLES, ROOT
+from support import EXAMPLES, ROOT, foreign_networks
 from torch import nn
 
 import motet
@@ -77,6 +77,7 @@ CASES = {
     "ppo, lstm, normalised": (PPOConfig(hidden=(8,), memory="lstm", memory_size=17, normalise=True), VECTOR, BOX),
     "dqn, gru": (DQNConfig(hidden=(8,), memory="gru", memory_size=6, dueling=True), MIXED, Discrete(3, start=1)),
     "iqn, lstm": (IQNConfig(hidden=(8,), head=(8,), memory="lstm", memory_size=6), VECTOR, Discrete(3)),
+    "dqn, own memory": (DQNConfig(hidden=(8,), encoder=foreign_networks.Recalling), VECTOR, Discrete(3)),
     "td3, normalised bytes": (TD3Config(hidden=(8,), normalise=True), BYTES, BOX),
     "td3, channels first": (TD3Config(hidden=(8,)), Box(0, 255, (3, 16, 20), "uint8"), BOX),
     "loss, values": (Written(), VECTOR, Discrete(4, start=3)),
