@@ -148,7 +148,10 @@ def loader():
     return runpy.run_path(str(EXAMPLES / "play_exported.py"))["Policy"]
 
 
-@pytest.mark.parametrize("name", CASES)
+OWN_MEMORY = "dqn, own memory"  # for ONNX only: the loader of the guide cannot step a module that it does not know
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != OWN_MEMORY])
 def test_a_torch_file_acts_as_the_policy(name, loader, tmp_path):
     case = Case(name)
     exporting._write_torch(case.module, tmp_path / "policy.pt")
