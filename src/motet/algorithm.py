@@ -56,7 +56,8 @@ class ReaderSettings:
     """What an algorithm needs from its agents' replay; the learner makes replay and reader from these settings."""
 
     batch_size: Annotated[int, Ge(1)]
-    """Number of transitions in a batch; with ``once``, number of fragments, and with ``length`` alone, of sequences."""
+    """Number of transitions in a batch. With ``once``: number of fragments. With ``length`` but without ``once``:
+    number of sequences."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1
@@ -138,7 +139,7 @@ class ReaderSettings:
 
     @property
     def stride(self) -> int:
-        """Number of rows from one row at which a transition or a sequence may begin to the next."""
+        """Distance, in rows, between two successive rows at which a transition or a sequence may begin."""
         return self.learned_rows if self.prioritised else 1
 
     @property
@@ -193,7 +194,7 @@ class Update(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of one agent's part of an algorithm; known before the algorithm is built."""
+    """Sizes of one agent's arrays in an :class:`Algorithm`; known before the algorithm is built."""
 
     weights: int
     """Number of float32 values that are published. They come first in the state."""
@@ -342,7 +343,7 @@ class AlgorithmConfig(Protocol):
         ...
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         ...
 
     def build(

@@ -83,7 +83,7 @@ class JointPolicy(Protocol):
         ...
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Nest]) -> Mapping[str, Any]:
-        """Return an action by agent for each of ``observations``. ``masks`` has only the agents with a mask."""
+        """Return the actions, by agent, of all agents in ``observations``. ``masks`` holds only agents with a mask."""
         ...
 
 

@@ -165,7 +165,7 @@ class Subscriber(_native.SlotReader):
     """
 
     forced: int = 0
-    """Number of times that :meth:`catch_up` had to take a version."""
+    """Number of times that :meth:`catch_up` found the version held too old."""
     waited_s: float = 0.0
     """Seconds that :meth:`take` has waited for versions that were being written."""
     _headers: tuple[Any, ...]

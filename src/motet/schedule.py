@@ -140,7 +140,7 @@ class Stages:
         for name in self.clear_replay_on_stage:
             if self.begin(name) == 0:
                 raise SettingError(
-                    f"clear_replay_on_stage must not be the first stage, got {name!r}: the replay is still empty"
+                    f"clear_replay_on_stage must not contain the first stage, got {name!r}: the replay is still empty"
                 )
 
     @property

@@ -539,7 +539,7 @@ class Bad(Bushes):
     ("fault", "word"),
     [
         ("sum", r"probabilities must be >= 0 with sum 1, got .*\(state \(1, .*, actions \[\d, \d, \d\]\)"),
-        ("many", r"successors must be at most 4 for each action, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        ("many", r"a joint action must have at most 4 successors, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
         (
             "halves",
             r"state .*0\.5.* must have whole numbers from 0 to 255.*\(after state \(1, .*, actions \[\d, \d, \d\]\)",

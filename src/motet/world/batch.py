@@ -60,9 +60,9 @@ class Turn(NamedTuple):
 
 
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
-    """Join several turns into one with ``at`` ascending. Also return the index that each of its rows had before.
+    """Join several turns into one with ``at`` ascending.
 
-    The index refers to the rows of all turns, one turn after the other.
+    Also return, for each of its rows, the index that the row has if the given turns are written one after the other.
     """
     at = np.concatenate([turn.at for turn in turns])
     order = np.argsort(at)
@@ -80,7 +80,7 @@ class Ending(NamedTuple):
     at: Indices
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
-    """Never set where terminated is."""
+    """False where ``terminated`` is True."""
     reward: npt.NDArray[np.float64]
     observation: Nest
     """The last observations, ``[len(at), ...]``."""
@@ -99,7 +99,7 @@ class WorldBatch(Protocol):
 
     @property
     def measured(self) -> dict[int, Mapping[str, float]]:
-        """What worlds measured in the episodes that have ended, by world. The caller removes it."""
+        """What the worlds measured in the episodes that have ended, by world. The caller empties this dict."""
         ...
 
     @property
@@ -124,7 +124,10 @@ class WorldBatch(Protocol):
         ...
 
     def turns(self) -> Sequence[Turn]:
-        """Return one turn for each agent that acts now. The worlds decide who does."""
+        """Return one turn for each agent that acts now, in the order of the agents. The worlds decide who acts.
+
+        Masks are taken as the worlds give them; the adapters have checked theirs.
+        """
         ...
 
     def act(self, actions: Sequence[Nest]) -> Sequence[Ending]:

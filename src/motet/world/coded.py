@@ -262,7 +262,10 @@ class CodedModel:
         if min(merged.values()) < 0 or abs(sum(merged.values()) - 1) > _NEAR:
             raise ModelError(f"probabilities must be >= 0 with sum 1, got {brief(list(merged.values()))} {where}")
         if len(found) > most:
-            raise ModelError(f"successors must be at most {most} for each action, got {len(found)} {where}")
+            raise ModelError(
+                f"a joint action must have at most {most} successors, got {len(found)} {where}; fix: raise the setting "
+                "successors"
+            )
         return found
 
 
