@@ -1,7 +1,8 @@
-"""What changes with the stages of learned empowerment: the discounts."""
+"""What changes with the stages of learned empowerment: the discounts, and how the humans explore."""
 
 import functools
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -83,3 +84,37 @@ def test_discounts_out_of_range_are_named():
         EmpowerConfig(human_gamma=Linear(0.0, 1.5, 10))
     with pytest.raises(SettingError, match="gamma must have one value for each stage"):
         EmpowerConfig(gamma=Staged({"warm": 0.9, "full": 0.95}))
+
+
+class Telling(OneMind):
+    """It notes what stages it is told, and fails if the humans explore differently from what the stage says."""
+
+    told: ClassVar[list[str]] = []
+
+    def __init__(self):
+        super().__init__(WORLD, human_epsilon={"warm": 0.75, "full": 0.25})
+
+    def set_stage(self, stage):
+        super().set_stage(stage)
+        self.told.append(stage)
+        assert self.human_epsilon == {"warm": 0.75, "full": 0.25}[stage]
+
+
+def test_humans_explore_as_the_stage_says():
+    assert OneMind(WORLD, human_epsilon={"warm": 0.75, "full": 0.25}).human_epsilon == 0.25
+    config = EmpowerConfig(stages=STAGES, beta=5.0, **SMALL)
+    settings = {"steps": 150, "updates_per_step": 1.0}
+    Telling.told.clear()
+    serial = train(Telling, config, Settings(engine="serial", **settings))
+    assert Telling.told == sorted(Telling.told, reverse=True)
+    assert set(Telling.told) == {"warm", "full"}
+    lockstep = train(Telling, config, Settings(slack=0, **settings))
+    for part, value in serial.agents["robot_0"].items():
+        np.testing.assert_array_equal(value, lockstep.agents["robot_0"][part], err_msg=part)
+    wrong = functools.partial(OneMind, WORLD, human_epsilon={"full": 0.1})
+    with pytest.raises(Exception, match="human_epsilon must have a value for each stage, got full without warm"):
+        train(wrong, config, Settings(engine="serial", **settings))
+    with pytest.raises(SettingError, match="human_epsilon"):
+        OneMind(WORLD, human_epsilon={"warm": 1.5})
+    with pytest.raises(SettingError, match="human_epsilon must have a value for each stage, got none"):
+        OneMind(WORLD, human_epsilon={})
