@@ -70,12 +70,14 @@ class ExactEmpowerment:
         self.codes = np.stack([coded.code(state) for state in self.graph.states])
         config = self._config
         self._settings: Mapping[str, Any] = {
-            "gamma": config.human_gamma,
+            "gamma": config.nominal_human_gamma,
             "achieved": config.achieved,
             "human_agents": coded.humans,
             "robot_agents": coded.robots,
         }
-        self._robot = Robot(config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.gamma)
+        self._robot = Robot(
+            config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.nominal_gamma
+        )
         self._goals = dict(zip(coded.humans, coded.goals, strict=True))
         self.solution = solve_robot(self.graph, self._goals, coded.policy, self._robot, **self._settings)
         random = np.full((len(self.graph), coded.robot_actions), 1 / coded.robot_actions)

@@ -124,7 +124,10 @@ class WorldBatch(Protocol):
         ...
 
     def turns(self) -> Sequence[Turn]:
-        """Return one turn for each agent that acts now. The worlds decide which agents act."""
+        """Return one turn for each agent that acts now, in the order of the agents. The worlds decide which.
+
+        Masks are taken as the worlds give them; the adapters have checked theirs.
+        """
         ...
 
     def act(self, actions: Sequence[Nest]) -> Sequence[Ending]:
