@@ -32,17 +32,17 @@ class EmpowermentGap:
     """How far a learned robot is from the exact one. States are weighted by how often the learned robot visits them."""
 
     share: float
-    """Share of the way from a robot that acts at random to the exact one, by the exact V_r of the first state."""
+    """Exact V_r of the first state, scaled so that a robot that acts at random has 0 and the exact one has 1."""
     policy_error: float
     """Root mean squared error of pi_r."""
     random_error: float
-    """The same for a robot that acts at random."""
+    """Root mean squared error of pi_r for a robot that acts at random."""
     agreement: float
     """Share of the visits in which the likeliest action is within 1 % of the best by the exact Q_r."""
     attainment_error: float
     """Mean absolute error of V_e over all states and goals, not weighted."""
     value: float
-    """V_r of the first state, as the learner believes."""
+    """V_r of the first state, as learned."""
     exact_value: float
     """V_r of the first state for the exact robot."""
 
@@ -56,7 +56,7 @@ class EmpowermentGap:
 
 
 class ExactEmpowerment:
-    """The exact solution for a learner's model and settings, to compare its versions with.
+    """The exact solution for a learner's model and settings, to compare versions of the learned policy with.
 
     Args:
         behaviour: the acting half of a learner.
@@ -88,7 +88,7 @@ class ExactEmpowerment:
         return evaluate_robot(self.graph, policy, self._goals, self.coded.policy, self._robot, **self._settings)
 
     def gap(self, behaviour: EmpowerBehaviour) -> EmpowermentGap:
-        """Compare a version, which the behaviour has loaded."""
+        """Compare the version of the policy that the behaviour has loaded with the exact solution."""
         inner, exact = ~self.graph.terminal, self.solution.arrays
         policy, best = behaviour.probabilities(self.codes), exact["robot_policy"]
         found, (random, by_chance) = self.evaluated(policy), self._random
