@@ -153,7 +153,7 @@ def fields(kind):
     return {item.name for item in dataclasses.fields(kind)}
 
 
-SHOWN = {"name_", "help_all", "format", "out", "html", "video", "wandb", "compare_exact"}
+SHOWN = {"name_", "help_all", "format", "out", "html", "video", "display", "pictures", "wandb", "compare_exact"}
 """Flags that say how a result is shown or where it goes; and the name of the world."""
 REPEATED = {"policy": "policies", "pairing": "pairings"}
 """Flags that are given several times, and the parameter that takes them all."""

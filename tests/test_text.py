@@ -19,7 +19,7 @@ from rich.console import Console
 import motet
 from motet.cli import command as cli
 from motet.cli import eval as eval_command
-from motet.cli import runs
+from motet.cli import status as status_command
 from motet.cli import tournament as tournament_command
 from motet.cli.play import Play, finish, tell_who_always_failed, yaml
 from motet.errors import ChildError
@@ -354,9 +354,9 @@ def test_runs_are_summed_up_and_reported_whatever_is_in_them(tmp_path_factory, f
     assert_shown(out, agents)
     if why:
         assert plain(why) in out
-    out, _ = printed(lambda: runs.status(run.path))
+    out, _ = printed(lambda: status_command.status(run.path))
     assert_shown(out, agents, 24)
-    out, _ = printed(lambda: runs.watch(run.path))
+    out, _ = printed(lambda: status_command.watch(run.path))
     assert_shown(out, [])
     out, err = printed(lambda: cli.main(["report", str(run.path), "--out", str(folder / "page.html")]))
     assert err == "" and not STEERING.search(out)

@@ -83,7 +83,7 @@ class JointPolicy(Protocol):
         ...
 
     def act_jointly(self, observations: Mapping[str, Nest], masks: Mapping[str, Nest]) -> Mapping[str, Any]:
-        """Return an action by agent for each of ``observations``. ``masks`` has only the agents with a mask."""
+        """Return the actions, by agent, of all agents in ``observations``. ``masks`` holds only agents with a mask."""
         ...
 
 
@@ -405,7 +405,7 @@ class PolicySpec:
     name: str = ""
     """Name in results; by default the factory's name."""
     kind: Kind | None = field(default=None, repr=False)
-    """None: recognised by the methods, where the policy is made. A joint policy given by its path needs "joint"."""
+    """None: recognised by the policy's methods when it is made. A joint policy given by its path needs "joint"."""
     shared: bool = field(default=False, repr=False)
     """For a team: whether one object acts for all its agents. Else each agent has a separate team object."""
     translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)

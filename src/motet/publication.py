@@ -165,7 +165,7 @@ class Subscriber(_native.SlotReader):
     """
 
     forced: int = 0
-    """Number of times that :meth:`catch_up` had to take a version."""
+    """Number of times that :meth:`catch_up` found the version held too old."""
     waited_s: float = 0.0
     """Seconds that :meth:`take` has waited for versions that were being written."""
     _headers: tuple[Any, ...]
@@ -240,7 +240,7 @@ class GivenVersion:
 
 
 class _NumberedSubscriber(Subscriber):
-    """A subscriber that takes a given version. Whoever gives the number knows that this version is in a slot."""
+    """A subscriber that takes a given version. The caller ensures that this version is in a slot."""
 
     _given: GivenVersion | None
 

@@ -323,7 +323,7 @@ class Setting(NamedTuple):
     """The default as a Python expression; empty if the setting is required."""
     bounds: str
     text: str
-    """The string below the field."""
+    """What the field means: the string below it in the source."""
 
 
 def describe_settings(cls: Any) -> list[Setting]:

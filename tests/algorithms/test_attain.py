@@ -177,5 +177,5 @@ def test_what_is_wrong_is_named(tmp_path):
           run=tmp_path / "run")  # fmt: skip
     with pytest.raises(SettingError, match="run must be a run of the algorithm attain, got"):
         learned_humans(tmp_path / "run")
-    with pytest.raises(ModelError, match=r"successors must be at most 1 for each action, got 2 \(state "):
+    with pytest.raises(ModelError, match=r"a joint action must have at most 1 successors, got 2 \(state "):
         batch_of(world, AttainConfig(successors=1, **SMALL), open_states(enumerate_states(Bushes(horizon=3))))

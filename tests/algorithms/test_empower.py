@@ -13,7 +13,7 @@ from tests.support.killer import Killer
 
 from motet import Settings, resume, train
 from motet.algorithms._device import Device
-from motet.algorithms._empower_learner import Formulas, ModelRows
+from motet.algorithms._empower_learner import Formulas, ModelRows, Scheduled
 from motet.algorithms.empower import EmpowerConfig
 from motet.cli import main
 from motet.cli.flags import parse
@@ -104,7 +104,7 @@ def test_targets_in_double_precision_are_those_of_plain_python(profiles):
     formulas = Formulas(config, coded, Device("cpu"), torch.float64)
     found = formulas.targets(
         rows, torch.from_numpy(attained[None, : rows.n]), torch.from_numpy(np.log(losses)[None]),
-        torch.full((1, 1, 1), 5.0, dtype=torch.float64),
+        Scheduled.of(config, [(0, 0)], Device("cpu"), torch.float64),
     )  # fmt: skip
     for i, state in enumerate(states):
         chosen = list(all_profiles(model, state))
@@ -539,7 +539,7 @@ class Bad(Bushes):
     ("fault", "word"),
     [
         ("sum", r"probabilities must be >= 0 with sum 1, got .*\(state \(1, .*, actions \[\d, \d, \d\]\)"),
-        ("many", r"successors must be at most 4 for each action, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
+        ("many", r"a joint action must have at most 4 successors, got 6 \(state \(1, .*, actions \[\d, \d, \d\]\)"),
         (
             "halves",
             r"state .*0\.5.* must have whole numbers from 0 to 255.*\(after state \(1, .*, actions \[\d, \d, \d\]\)",

@@ -60,6 +60,7 @@ def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
         ("--total-timesteps 10", "use --steps"),
         ("--async-training", "training is asynchronous unless"),
         ("--parallel-policy", "motet eval and motet tournament have it: --isolate"),
+        ("--use-gpu", "use --device auto"),
         ("--env x", "the world is the first argument"),
         ("--ppo.gamma 0.9", "the algorithm is dqn: use --dqn.gamma, or --algorithm ppo"),
         ("--stepps 10", "did you mean --steps?"),

@@ -71,6 +71,20 @@ def test_pictures_that_cannot_be_made_are_explained(tmp_path):
     assert any("learning curve" in line and "nothing to draw" in line for line in said)
 
 
+def test_the_commands_show_a_run_as_they_are_told(tmp_path, capsys):
+    run, pictures = tmp_path / "run", {"episode.gif", "learning_curve.png"}
+    quick = ["rooms", "--engine", "serial", "--steps", "100", "--run", str(run)]
+    assert main(["train", *quick, "--display", "off"]) == 0
+    assert capsys.readouterr().out == "" and not pictures & set(os.listdir(run))
+    resumed = ["resume", str(run), "--steps", "100"]
+    assert main([*resumed, "--display", "lines", "--pictures", "False"]) == 0
+    assert "resumed" in capsys.readouterr().out and not pictures & set(os.listdir(run))
+    assert main([*resumed, "--display", "off", "--pictures", "True"]) == 0
+    assert capsys.readouterr().out == "" and pictures <= set(os.listdir(run))
+    assert main(["train", *quick, "--seeds", "2", "--pictures", "False"]) == 2
+    assert "pictures is not valid with --seeds" in capsys.readouterr().err
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """What runs ask a stand-in for Weights & Biases for, one dict for each run."""

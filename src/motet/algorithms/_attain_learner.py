@@ -79,10 +79,10 @@ class Attain(FlatLearner):
         def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
             plan.initialise(row[: plan.size], rng)
 
-        super().__init__(padded(plan.size), seeds, initialise, device, _METRICS)
+        super().__init__(padded(plan.size), seeds, initialise, device, _METRICS, streams=plan.draws)
         self.config, self.coded = config, coded
         part = slice(0, plan.size)
-        self._online = plan.bind(self._weights[:, part], self._grad[:, part])
+        self._online = plan.bind(self._weights[:, part], self._grad[:, part], seed=self._seed)
         self._target = plan.bind(self._targets[:, part])
         self._formulas = HumanFormulas(config, coded, device)
         self._goals = len(coded.weights)
@@ -92,7 +92,7 @@ class Attain(FlatLearner):
         updates = int(self.counters[agent, 0])
         return {"learner_step": updates, "stage": self.config.stages.index(step, updates)}
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config, device = self.config, self._device

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from motet.algorithm import Space
+from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._picture_plan import PicturePlan, is_picture
 from motet.algorithms._plans import ChainPlan, NetworkPlan, chained
@@ -16,7 +19,7 @@ from motet.errors import SettingError
 if TYPE_CHECKING:
     from motet.algorithms._module_plan import ModulePlan
 
-__all__ = ["Seen", "check_plan", "refuse_memory", "refuse_two_memories"]
+__all__ = ["Seen", "check_plan", "network_of_numbers", "refuse_memory", "refuse_two_memories"]
 
 
 class Seen:
@@ -125,6 +128,17 @@ class Seen:
 
         assert isinstance(source, Source)
         return ModulePlan(source, "encoder", (self.space,), self.rows)
+
+
+def network_of_numbers(
+    source: NetworkSetting, name: str, inputs: int, hidden: Sequence[int], outputs: int
+) -> NetworkPlan:
+    """Return the network that maps rows of numbers to outputs: the user's, or else a fully connected one."""
+    if source is None:
+        return DensePlan((inputs, *hidden, outputs))
+    from gymnasium.spaces import Box
+
+    return Seen(Box(-np.inf, np.inf, (inputs,), np.float32), 1).network(source, name, outputs)
 
 
 def memory_of(config: Any) -> Any:

@@ -19,10 +19,12 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import DensePlan
 from motet.algorithms._model_rows import ModelQueries, RowLayout
-from motet.algorithms._plans import padded
+from motet.algorithms._own import check_plan, network_of_numbers
+from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
+from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages
@@ -57,7 +59,11 @@ class AttainConfig:
     """The world that :func:`motet.train` makes of a model for this algorithm."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
-    """Widths of the hidden layers of the network."""
+    """Widths of the hidden layers of the network; a network of your own does not use them."""
+    network: NetworkSetting = None
+    """Your own network for Q_h in place of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
+    of a state to one output for each goal and action, before the sigmoid: the actions of the first goal come first."""
     beta: Annotated[float, Ge(0), FINITE] = 10.0
     """Inverse temperature of the humans' policies."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
@@ -113,8 +119,10 @@ class AttainConfig:
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
-        n = padded(self.plan(coded_by(observation_space)).size)
-        return Sizes(weights=n, state=4 * n, counters=1, random=0)
+        plan = self.plan(coded_by(observation_space))
+        check_plan(plan)
+        n = padded(plan.size)
+        return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES if plan.draws else 0)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -130,9 +138,10 @@ class AttainConfig:
         """Make the acting half."""
         return AttainBehaviour(self, coded_by(observation_space))
 
-    def plan(self, coded: CodedModel) -> DensePlan:
+    def plan(self, coded: CodedModel) -> NetworkPlan:
         """Return the network of Q_h, with one output for each goal and action."""
-        return DensePlan((coded.inputs, *self.hidden, len(coded.weights) * widest(coded)))
+        outputs = len(coded.weights) * widest(coded)
+        return network_of_numbers(self.network, "network", coded.inputs, self.hidden, outputs)
 
 
 def _named(goal: Any) -> str:
@@ -163,7 +172,8 @@ class AttainBehaviour:
         self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
         self.weights: npt.NDArray[np.float32] | None = None
         self._fields = _fields(self.layout, coded)
-        self._net = config.plan(coded).acting()
+        plan = config.plan(coded)
+        self._net, self._size = plan.acting(), plan.size
         self._rng = np.random.default_rng(0)
         self._queries, self._known = ModelQueries(config, coded, self.layout), Bounded(_REMEMBERED)
         sizes = np.array([coded.actions[human] for human in coded.humans])
@@ -185,7 +195,7 @@ class AttainBehaviour:
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
         self.weights = weights
-        self._net.load(weights[: self.config.plan(self.coded).size])
+        self._net.load(weights[: self._size])
         self._known.clear()
 
     def act(

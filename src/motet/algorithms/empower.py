@@ -20,11 +20,13 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._blocks import DensePlan
 from motet.algorithms._model_rows import ModelQueries, RowLayout
+from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
-from motet.errors import NotReadyError
+from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms.source import NetworkSetting
+from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Staged, Stages, check_rising, value_at
 from motet.settings import FINITE
@@ -33,7 +35,7 @@ from motet.world.coded import Bounded, CodedModel, coded_by
 if TYPE_CHECKING:
     from motet.algorithms._empower_learner import Empower
 
-__all__ = ["EmpowerBehaviour", "EmpowerConfig"]
+__all__ = ["EmpowerBehaviour", "EmpowerConfig", "lasting"]
 
 _STAGES = Stages(
     (("attainment", 2_000), ("values", 3_000), ("ramp", 5_000), ("full", None)), ("ramp", "full"), by="updates"
@@ -60,12 +62,18 @@ class EmpowerConfig:
     """The world that :func:`motet.train` makes of a model for this algorithm."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
-    """Widths of the hidden layers of both networks."""
+    """Widths of the hidden layers of both networks; a network of your own does not use them."""
+    network: NetworkSetting = None
+    """Your own network for V_e in place of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
+    of a state to one output for each goal of each human, before the sigmoid."""
+    robot_network: NetworkSetting = None
+    """The same for log(-Q_r): the module maps the numbers of a state to one output for each robot action."""
     tables: bool = False
     """One entry for each state instead of networks, for models that can be enumerated."""
-    gamma: Annotated[float, Interval(gt=0, le=1)] = 0.95
+    gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
     """The robot's discount per step."""
-    human_gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    human_gamma: Annotated[Schedule, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
@@ -119,6 +127,9 @@ class EmpowerConfig:
     def __post_init__(self) -> None:
         check_config(self)
         check_min_rows(self)
+        for name in ("network", "robot_network"):
+            if self.tables and getattr(self, name) is not None:
+                raise SettingError(f"{name} must be None with tables, got {getattr(self, name)}")
         check_rising("oldest", self.oldest, self.stages)
 
     @property
@@ -134,23 +145,31 @@ class EmpowerConfig:
     @property
     def nominal_beta(self) -> float:
         """The exponent of the robot's policy at the end of all stages and schedules."""
-        return value_at(self.beta, 1 << 60, self.stages, 1 << 60)
+        return self._at_last(self.beta)
+
+    @property
+    def nominal_gamma(self) -> float:
+        """The robot's discount at the end of all stages and schedules."""
+        return self._at_last(self.gamma)
+
+    @property
+    def nominal_human_gamma(self) -> float:
+        """The humans' discount at the end of all stages and schedules."""
+        return self._at_last(self.human_gamma)
+
+    def _at_last(self, schedule: Schedule) -> float:
+        return value_at(schedule, 1 << 60, self.stages, 1 << 60)
 
     @property
     def expires(self) -> bool:
         """Whether rows expire, and so hold when they were made."""
         return self.oldest != 0
 
-    @property
-    def lasting(self) -> float:
-        """c: weight of U_r in a step of duration 1."""
-        return 1.0 if self.gamma == 1 else (1 - self.gamma) / -math.log(self.gamma)
-
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
         layout = RowLayout.of(self, coded_by(observation_space))
         return ReaderSettings(
-            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
+            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.nominal_gamma,
             extra=_fields(layout, self.expires), next_observation=False, stages=self.stages,
         )  # fmt: skip
 
@@ -160,8 +179,11 @@ class EmpowerConfig:
         if self.tables:
             n = len(coded.table()) * (len(coded.weights) + coded.robot_actions)
             return Sizes(weights=n, state=3 * n, counters=2, random=0)
-        n = sum(padded(plan.size) for plan in self.plans(coded))
-        return Sizes(weights=n, state=4 * n, counters=2, random=0)
+        plans = self.plans(coded)
+        check_plan(*plans)
+        n = sum(padded(plan.size) for plan in plans)
+        random = STREAM_BYTES if any(plan.draws for plan in plans) else 0
+        return Sizes(weights=n, state=4 * n, counters=2, random=random)
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -180,9 +202,16 @@ class EmpowerConfig:
 
     def plans(self, coded: CodedModel) -> tuple[NetworkPlan, NetworkPlan]:
         """Return the networks of V_e, with one output for each goal, and of log(-Q_r), in the order of a row."""
-        outputs = len(coded.weights), coded.robot_actions
-        values, losses = (DensePlan((coded.inputs, *self.hidden, n)) for n in outputs)
-        return values, losses
+        inputs, hidden = coded.inputs, self.hidden
+        return (
+            network_of_numbers(self.network, "network", inputs, hidden, len(coded.weights)),
+            network_of_numbers(self.robot_network, "robot_network", inputs, hidden, coded.robot_actions),
+        )
+
+
+def lasting(gamma: float) -> float:
+    """Return c: the weight of U_r in a step of duration 1."""
+    return 1.0 if gamma == 1 else (1 - gamma) / -math.log(gamma)
 
 
 def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
@@ -213,7 +242,8 @@ class _HumanChoices(NamedTuple):
 class EmpowerBehaviour:
     """The acting half: draws from the robot's policy, and asks the model what else might have happened.
 
-    Every row draws two numbers for the robot and one for each human, so the random stream does not depend on weights.
+    Every row draws one number for the robot and one for each human, and a network that explores by noise draws one for
+    each batch, so the random stream does not depend on weights.
     """
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
@@ -221,9 +251,11 @@ class EmpowerBehaviour:
         self._fields = _fields(self.layout, config.expires)
         self._net: ActorNetwork | None = None
         self._values: ActorNetwork | None = None
+        self._explores = False
         if not config.tables:
             plans = config.plans(coded)
             first = padded(plans[0].size)
+            self._explores = plans[1].explores
             self._net, self._part = plans[1].acting(), slice(first, first + plans[1].size)
             self._values, self._first = plans[0].acting(), slice(0, plans[0].size)
         self._rng = np.random.default_rng(0)
@@ -261,7 +293,8 @@ class EmpowerBehaviour:
         extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
         if not explore:
             return self.log_losses(observations).argmin(1), extra
-        shares = self.probabilities(observations, self._beta * self.config.eagerness)
+        seed = int(self._rng.integers(2**63)) if self._explores else None
+        shares = self._shares(self.log_losses(observations, seed), self._beta * self.config.eagerness)
         shares = (1 - self._epsilon) * shares + self._epsilon / shares.shape[1]
         draws = self._rng.random((rows, 1 + len(self.coded.humans)))
         actions = (shares.cumsum(1) < draws[:, :1] * shares.sum(1, keepdims=True)).sum(1)
@@ -275,8 +308,8 @@ class EmpowerBehaviour:
 
     # The policy
 
-    def log_losses(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return log(-Q_r) of all robot actions: [B, robot actions]."""
+    def log_losses(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
+        """Return log(-Q_r) of all robot actions: [B, robot actions]. ``seed``: of a network that explores by noise."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         coded = self.coded
@@ -284,7 +317,7 @@ class EmpowerBehaviour:
             rows = self._weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
             losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
             return losses
-        return self._net.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+        return self._net.forward(np.ascontiguousarray(coded.encode(codes)), seed).astype(np.float64)
 
     def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return V_e of all goals of all humans: [B, goals]."""
@@ -305,11 +338,14 @@ class EmpowerBehaviour:
         power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
         utility = -((power**-config.xi).mean(1) ** config.eta)
         expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
-        return power, config.lasting * utility + expected
+        return power, lasting(config.nominal_gamma) * utility + expected
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""
-        logits = -(self.config.nominal_beta if beta is None else beta) * self.log_losses(codes)
+        return self._shares(self.log_losses(codes), self.config.nominal_beta if beta is None else beta)
+
+    def _shares(self, log_losses: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float64]:
+        logits = -beta * log_losses
         shares: npt.NDArray[np.float64] = np.exp(logits - logits.max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)
         return shares

@@ -206,7 +206,7 @@ class ActionScale:
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         dtype = np.dtype(getattr(space, "dtype", None))
         if low is None or high is None or dtype.kind != "f" or not (np.isfinite(low) & np.isfinite(high)).all():
-            raise SettingError(f"TD3 needs a Box of floats with finite bounds as action space, got {space!r}; use ppo")
+            raise SettingError(f"action space must be a Box of floats with finite bounds, got {space!r}; use ppo")
         if not (low < high).all():
             raise SettingError(f"action space must have low < high in every component, got {space!r}")
         self.low, self.high, self.dtype, self.shape = low, high, dtype, tuple(space.shape)

@@ -30,7 +30,7 @@ from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
 from motet.errors import SettingError
-from motet.runs.sinks import WandbSettings
+from motet.runs.sinks import DisplayChoice, WandbSettings
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
@@ -47,6 +47,11 @@ _SEEDS = (
     "Train this many seeds, from --seed on, with one table and one report; side by side if there are cores for them. "
     "--run is then the folder for the runs; if it has runs of the same experiment, they are continued."
 )
+DISPLAY_HELP = (
+    "How the run is shown: a live table (lines where there is no terminal), plain lines, or not at all. auto: a table "
+    "in a terminal, lines in a notebook, nothing otherwise."
+)
+PICTURES_HELP = "Whether to write a learning curve and a GIF of an episode at the end. By default if the run is shown."
 
 COMMON = {
     "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
@@ -101,6 +106,8 @@ class TrainRequest:
     configs: AlgorithmConfig | dict[str, AlgorithmConfig | AgentSettings | Partner]
     settings: Settings
     run: Path | None
+    display: DisplayChoice
+    pictures: bool | None
     wandb: bool | WandbSettings
     seeds: int | None = None
     """Number of seeds, each in a run of its own; None: a single run."""
@@ -303,6 +310,8 @@ def _first_rows(experiment: Experiment) -> list[tuple[Any, ...]]:
         ("algorithm", Annotated[str, arg(help=known)], experiment.algorithm),
         # A string, because Path("") would be the current directory.
         ("run", Annotated[str | None, arg(metavar="PATH", help=where)], None),
+        ("display", Annotated[DisplayChoice, arg(help=DISPLAY_HELP)], "table"),
+        ("pictures", Annotated[bool | None, arg(help=PICTURES_HELP)], None),
         ("wandb", Annotated[WandbFlags, arg(name="")], WandbFlags()),
         ("seeds", Annotated[int | None, arg(help=_SEEDS, metavar="NUMBER")], None),
         ("compare_exact", Annotated[bool, arg(help=_COMPARE_HELP)], False),
@@ -355,6 +364,8 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         configs=configs,
         settings=chosen.settings,
         run=None if chosen.run is None else Path(chosen.run),
+        display=chosen.display,
+        pictures=chosen.pictures,
         wandb=chosen.wandb.given(),
         seeds=chosen.seeds,
         compare_exact=_compares(chosen),

@@ -13,8 +13,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from motet.cli.flags import TrainRequest, WandbFlags
+from motet.cli.flags import DISPLAY_HELP, PICTURES_HELP, TrainRequest, WandbFlags
 from motet.errors import SettingError
+from motet.runs.sinks import DisplayChoice
 from motet.runs.status import new_directory
 from motet.text import plain
 from motet.training.run import resume as resume_run
@@ -31,7 +32,13 @@ def train(asked: TrainRequest) -> int:
         return _train_seeds(asked, run, asked.seeds)
     _check_empty(run)
     try:
-        result = begin(asked.factory, asked.configs, asked.settings, run=run, display="table", wandb=asked.wandb)
+        result = begin(
+            *(asked.factory, asked.configs, asked.settings),
+            run=run,
+            display=asked.display,
+            pictures=asked.pictures,
+            wandb=asked.wandb,
+        )
     except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
@@ -46,10 +53,11 @@ def train(asked: TrainRequest) -> int:
 
 
 def _train_seeds(asked: TrainRequest, run: Path, seeds: int) -> int:
-    for name in ("wandb", "compare_exact"):
-        if getattr(asked, name):
+    given = {"pictures": asked.pictures is not None, "wandb": asked.wandb, "compare_exact": asked.compare_exact}
+    for name, is_given in given.items():
+        if is_given:
             raise SettingError(f"{name} is not valid with --seeds; train each seed on its own, or leave it out")
-    found = train_seeds(asked.factory, asked.configs, asked.settings, seeds=seeds, run=run, display="table")
+    found = train_seeds(asked.factory, asked.configs, asked.settings, seeds=seeds, run=run, display=asked.display)
     return 130 if found.interrupted else 1 if found.failures else 0
 
 
@@ -70,6 +78,8 @@ def resume(
     episodes: Annotated[int | None, tyro.conf.arg(metavar="MORE")] = None,
     checkpoint: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None,
     trust: bool = False,
+    display: Annotated[DisplayChoice, tyro.conf.arg(help=DISPLAY_HELP)] = "table",
+    pictures: Annotated[bool | None, tyro.conf.arg(help=PICTURES_HELP)] = None,
     wandb: Annotated[WandbFlags, tyro.conf.arg(name="")] = WandbFlags(),  # noqa: B008 - frozen
     address: str | None = None,
     engine: Literal["processes", "serial", "ray"] | None = None,
@@ -114,7 +124,8 @@ def resume(
         updates_per_step=updates_per_step,
         slack=slack,
         seconds=seconds,
-        display="table",
+        display=display,
+        pictures=pictures,
         wandb=wandb.given(),
     )
     return 130 if result.interrupted else 0

@@ -29,7 +29,7 @@ __all__ = ["FEW", "Backup", "Elsewhere", "SweepPart", "SweepRun", "Sweeper", "sh
 FEW = 256
 """A level with fewer states than this is not worth waking a thread for: with goals, a state takes microseconds."""
 START_S = 3.0
-"""Minimum remaining seconds of work of the caller for which other machines are given their parts."""
+"""Other machines get their parts only if the caller has at least this many seconds of work left."""
 GAIN = 1.25
 """Minimum expected speed-up for which a level is shared with other machines."""
 MESSAGE_S = 0.005
@@ -37,8 +37,8 @@ MESSAGE_S = 0.005
 
 SweepRun = Callable[[int, int], Any]
 Sweep = Callable[..., list[Any]]
-"""From the first state and the state after the last one to the results of the parts. Keyword arguments are arrays that
-replace those of the backup from now on, and that no other machine has."""
+"""A function of the first state and the state after the last one that returns the results of the parts. Keyword
+arguments replace arrays of the backup from then on; no other machine has these arrays."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ class Backup:
     arrays: Mapping[str, Any]
     """Arrays and numbers by name."""
     ends: tuple[str, ...]
-    """Arrays of offsets: where the entries of each state end, where the entries of those end, down to transitions."""
+    """Names of arrays of offsets, from coarse to fine: the first says where the entries of each state end, the next
+    where the parts of each entry end, and the last refers to transitions."""
     transitions: tuple[str, ...]
+    """Names of the arrays with a row for each transition."""
     own: tuple[str, ...]
-    """Arrays of which a backup reads the rows of its own states."""
+    """Names of the arrays with a row for each state, where a backup reads the rows of the states that it computes."""
     reads: tuple[str, ...]
-    """Arrays of which it reads the rows of later states."""
+    """Names of such arrays where it reads the rows of later states."""
     writes: tuple[str, ...]
-    """Arrays of which it writes the rows of its own states."""
+    """Names of such arrays where it writes the rows of the states that it computes."""
 
     def part(self, states: int, owned: Sequence[tuple[int, int]]) -> SweepPart:
         """The data that another machine needs to sweep some of the states."""
@@ -77,7 +79,7 @@ class Backup:
 
 @dataclass(eq=False)
 class SweepPart:
-    """The data of a backup on another machine: of arrays with rows by state, only the rows of its own states."""
+    """The data of a backup for another machine. Of arrays with a row for each state it has only that machine's rows."""
 
     make: Callable[[dict[str, Any]], SweepRun]
     states: int

@@ -14,20 +14,16 @@ from typing import Any, Literal, Protocol
 from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
 from motet.runs.display import Display, History, display
-from motet.runs.sinks import Feed, TensorBoard, Wandb, WandbSettings, wandb_settings
+from motet.runs.sinks import DisplayChoice, Feed, TensorBoard, Wandb, WandbSettings, wandb_settings
 from motet.runs.snapshot import Snapshot
 from motet.text import plain
 
-__all__ = ["DisplayChoice", "Show", "resolved", "showing"]
+__all__ = ["Show", "resolved", "showing"]
 
 
 class _Sink(Protocol):
     def write(self, snapshot: Snapshot) -> None: ...
     def close(self) -> None: ...
-
-
-DisplayChoice = Literal["auto", "table", "lines", "off"]
-"""How a run is shown: a live table, plain lines, or not at all."""
 
 
 def resolved(display: DisplayChoice) -> Literal["table", "lines", "off"]:

@@ -15,15 +15,18 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from motet.errors import SettingError
 from motet.runs.snapshot import Snapshot
 from motet.text import label, plain, valid
 
-__all__ = ["Feed", "TensorBoard", "Wandb", "WandbSettings", "scalars", "wandb_settings"]
+__all__ = ["DisplayChoice", "Feed", "TensorBoard", "Wandb", "WandbSettings", "scalars", "wandb_settings"]
 
 _ROOM = 600  # maximum number of waiting snapshots: ten minutes
+
+DisplayChoice = Literal["auto", "table", "lines", "off"]
+"""How a run is shown: a live table, plain lines, or not at all."""
 
 
 class Feed:
@@ -158,9 +161,9 @@ class WandbSettings(TypedDict, total=False):
     """Where a run goes in Weights & Biases, and how it is found there."""
 
     project: str
-    """By default that of ``WANDB_PROJECT``, or ``motet``."""
+    """Name of the project. Default: the value of ``WANDB_PROJECT`` or, without it, ``motet``."""
     name: str
-    """By default the name of the run directory."""
+    """Name of the run in Weights & Biases. Default: the name of the run directory."""
     group: str
     tags: Sequence[str]
 

@@ -42,7 +42,7 @@ class TorchFound(NamedTuple):
 
 
 def torch_found(timeout_s: float = _TIMEOUT_S) -> TorchFound:
-    """Import torch in a separate process, so that an import that hangs or crashes does no harm; raise StartError."""
+    """Import torch in a separate process, so that it may hang or crash; raise StartError if it does."""
     if importlib.util.find_spec("torch") is None:
         raise StartError("torch is not installed")
     command = [sys.executable, "-c", _LOOK]

@@ -142,9 +142,9 @@ class EvaluationColumns(_Columns):
     played: Numbers
     """With periods: the number of evaluations that have ended in this session."""
     reaches: Numbers
-    """With periods: 1 if the last one has reached the limit, which counts as soon as the next one is due."""
+    """With periods: 1 if the last evaluation has reached the limit. This takes effect when the next one is due."""
     last_period: Numbers
-    """With periods: the number of periods to play after that; 0: to the end of the run."""
+    """With periods: the total number of periods to play, since the limit was reached; 0: to the end of the run."""
 
 
 class EvaluatedColumns(_Columns):

@@ -1,8 +1,8 @@
 """The recorder of a run: it writes metrics once a second, checkpoints by steps and by time, and the result at the end.
 
-With processes, checkpoints are read from the vaults, so they do not interrupt the learners; the serial engine stands
-between two rounds, and its present state is taken. :func:`fill` writes a checkpoint back into the vaults and replays,
-from which the learners start.
+With processes, checkpoints are read from the vaults, so they do not interrupt the learners. With the serial engine,
+they are made between two rounds from its current state. :func:`fill` writes a checkpoint back into the vaults and
+replays, from which the learners start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Recorder", "Result", "fill", "unused"]
 
 _TRIES = 3  # attempts to copy rows that are read once together with the state that they belong to
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
-_REST = 50  # at least this many times the duration of a checkpoint pass before the next one by time
+_REST = 50  # minimum pause after a checkpoint before the next one by time, as a multiple of its duration
 
 _EPISODES_S = 0.05  # seconds between two readings of the actors' finished episodes
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
@@ -280,10 +280,11 @@ class Recorder:
         return late or bool(reached) or callbacks.stopped or callbacks.raised is not None
 
     def checkpoint(self, step: int, rows: bool = True) -> Checkpoint:
-        """Make a checkpoint from the vaults, without involving the learners. It has one version of each stack.
+        """Make a checkpoint. This does not change the course of the run.
 
-        The serial engine stands between two rounds, so there the present state is taken. In both cases the checkpoint
-        does not change the course of the run. ``rows``: include the replays if ``keep_replay`` is set.
+        With processes, one version of each stack is read from its vault, so the learners are not interrupted. With the
+        serial engine, this is called between two rounds, and its current state is saved. ``rows``: include the replays
+        if ``keep_replay`` is set.
 
         Raises:
             NotReadyError: a replay is on another node, and its learner does not answer.
@@ -386,7 +387,7 @@ class Recorder:
         if skipped := snapshot.skipped_evaluations:
             self._run.message(
                 f"{skipped} evaluations were skipped, because the one before had not ended; fix: evaluate less often "
-                "(evaluate_every, evaluate_every_s), or fewer episodes (evaluate_episodes)"
+                "(evaluate_every, evaluate_every_s), or play fewer episodes (evaluate_episodes)"
             )
         return Result(
             steps=snapshot.steps,

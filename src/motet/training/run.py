@@ -26,8 +26,8 @@ from motet.runs.checkpoint import Checkpoint
 from motet.runs.config import describe, rebuild, rebuild_agents, rebuild_world, refuse_untrusted, run_config, versions
 from motet.runs.directory import RunDirectory
 from motet.runs.display import History
-from motet.runs.show import DisplayChoice, resolved, showing
-from motet.runs.sinks import WandbSettings
+from motet.runs.show import resolved, showing
+from motet.runs.sinks import DisplayChoice, WandbSettings
 from motet.runs.snapshot import Snapshot
 from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable

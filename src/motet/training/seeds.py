@@ -36,7 +36,8 @@ from motet.runs.config import run_config
 from motet.runs.directory import RunDirectory
 from motet.runs.display import PlainTable, fitted
 from motet.runs.history import RunHistory, read_run
-from motet.runs.show import DisplayChoice, resolved
+from motet.runs.show import resolved
+from motet.runs.sinks import DisplayChoice
 from motet.system.child import check_main_guard, interrupts
 from motet.system.files import write_whole
 from motet.system.machine import usable_cores

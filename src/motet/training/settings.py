@@ -19,7 +19,7 @@ from motet.training.league import League
 __all__ = ["OWN", "UNLIMITED", "AgentSettings", "ScoreFunction", "Settings"]
 
 UNLIMITED = 2**62
-"""Number of steps of a run that only episodes or seconds end."""
+"""Step limit of a run that only episodes or seconds end."""
 
 ScoreFunction = Callable[[Any], float]
 """Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
@@ -40,10 +40,10 @@ class Settings:
     default 100,000; if episodes is given, there is no limit by default."""
     episodes: Annotated[int, Ge(1)] | None = None
     """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
-    so the number is exact. The run ends sooner if steps or seconds do."""
+    so the number is exact. The run ends earlier if it reaches steps or seconds first."""
     seed: Annotated[int, Ge(0)] = 0
-    """Random seed. Asynchronous runs with the same seed differ; reproducible runs, lockstep runs (slack 0) and serial
-    runs are equal."""
+    """Random seed. A second run with the same seed has the same result if it is reproducible, in lockstep (slack 0) or
+    serial. Asynchronous runs differ."""
     engine: Literal["processes", "serial", "ray"] = "processes"
     """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
     actors: Annotated[int, Ge(1)] = 1
@@ -82,7 +82,8 @@ class Settings:
     """Largest lag of an agent's policy behind the newest version, in versions. An agent that exceeds it loads the
     newest version before its next action, regardless of sync_interval. Such forced loads are counted."""
     max_lag_steps: Annotated[int, Ge(0)] | None = None
-    """The same limit in steps of the agent between the publications of its version and of the newest one."""
+    """Largest lag of an agent's policy in steps: those of the agent between the publication of the version that it uses
+    and that of the newest one. Otherwise like max_lag_versions."""
     seconds: Annotated[float, Gt(0)] | None = None
     """Stop after this many seconds, even if steps remain."""
     metrics_every_s: Annotated[float, Gt(0), FINITE] = 1.0
@@ -90,11 +91,11 @@ class Settings:
     evaluate_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
     self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
-    serial, training pauses at the end of a round until it is done; in reproducible runs, only when the next one is
-    due."""
+    serial, training pauses at the end of a round until the evaluation is done. A reproducible run waits for it only
+    when the next evaluation is due."""
     evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
-    """Seconds between evaluations, instead of evaluate_every or beside it. With either, the last evaluation is of the
-    final weights, whatever ended the run."""
+    """Seconds between evaluations, instead of evaluate_every or in addition to it. With either, the last evaluation is
+    of the final weights, whatever ended the run."""
     evaluate_episodes: Annotated[int, Ge(1)] = 20
     """Number of episodes per evaluation."""
     until_return: float | None = None
@@ -216,16 +217,16 @@ class AgentSettings:
     """
 
     algorithm: Any
-    """Its algorithm: a config or a name."""
+    """The agent's algorithm: a config or a name."""
     publish: Literal["double_buffer", "snapshot"] | None = None
-    """How its policy is published. None: as the run says."""
+    """How the agent's policy is published. None: as set for the run."""
     publish_every: Annotated[int, Ge(1)] | None = None
-    """Number of updates between two published versions of its policy. None: as the run says."""
+    """Number of updates between two published versions of the agent's policy. None: as set for the run."""
     device: str | None = None
-    """Where its policy is learned. None: as the run says."""
+    """Device on which the agent's policy is learned. None: as set for the run."""
     start_from: str | None = None
-    """A run or checkpoint from whose weights it starts: those of the agent of the same name, or of its only agent.
-    ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
+    """A run or checkpoint from whose weights the agent starts: those of its agent of the same name, or of its only
+    agent. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -42,11 +42,11 @@ __all__ = ["End", "VectorWorld", "World", "as_world", "from_objects"]
 
 
 class End(NamedTuple):
-    """The end of one agent's segment. It is also the end of the agent's episode, unless the agent acts again later.
+    """The end of one agent's segment: of the steps since the reset, or since the agent's previous end.
 
-    ``reward`` and ``observation`` are for worlds in which agents act again after their ends. There an agent can be in
-    ``ended()`` and in the next ``group()`` at the same time, so its End must hold the reward and the observation that
-    close the segment. Give both or neither.
+    In most worlds an agent does not act after its end, and ``reward`` and ``observation`` are not needed. An agent that
+    acts again begins a new segment. It can then be in ``ended()`` and in the next ``group()`` at the same time, so its
+    End must hold the reward and the observation that close the old segment. Give both or neither.
     """
 
     agent: int
@@ -91,7 +91,7 @@ class World(Protocol):
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
     stage_of: str | None = None
-    """The agent whose stage ``set_stage`` is told. None: the least advanced stage of all agents that have stages."""
+    """The agent whose stage ``set_stage`` gets. None: the least advanced stage of all agents that have stages."""
 
     def set_stage(self, stage: str) -> None:
         """Play this stage of a curriculum from the next reset on.
@@ -110,6 +110,8 @@ class World(Protocol):
     @abstractmethod
     def group(self) -> Sequence[int]:
         """Return the agents that act simultaneously now. Empty: the episode is over.
+
+        The world decides who acts. The adapters of PettingZoo and Gymnasium worlds do so in ``world/pettingzoo.py``.
 
         An agent that is in a group after its end begins a new segment. Its End must have had a reward and an
         observation.
@@ -239,7 +241,7 @@ class VectorWorld(Protocol):
     def act(self, actions: Sequence[Any]) -> None:
         """Play an array of actions ``[K, ...]``, or a dict or tuple of them, for each agent of the group, in its order.
 
-        Worlds that ended have been reset before.
+        The caller has already reset all worlds that ended.
         """
 
     def earners(self) -> Sequence[int]:
@@ -296,8 +298,8 @@ def as_world(env: Any) -> World:
         missing = [name for name in _CONTRACT if not hasattr(env, name)]
         if missing:
             raise SettingError(
-                f"world must have {', '.join(missing)}, got a {type(env).__name__} without; write them, or inherit "
-                "from motet.world.World, which has defaults for all but the abstract methods"
+                f"world must have {', '.join(missing)}, got a {type(env).__name__} without them; write them, or "
+                "inherit from motet.world.World, which has defaults for all but the abstract methods"
             )
         world: World = env
         return world
