@@ -202,7 +202,10 @@ class ModulePlan:
     def bind(
         self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
     ) -> LearnerNetwork:
-        """Make the networks of A agents."""
+        """Make the networks of A agents: from STACKED_FROM agents on computed in one pass, if that is faster for them.
+
+        Otherwise they are computed one after the other.
+        """
         from motet.algorithms._module_network import LoopedModules, StackedModules
 
         if len(rows) >= STACKED_FROM and self.stacks:

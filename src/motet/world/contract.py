@@ -111,6 +111,8 @@ class World(Protocol):
     def group(self) -> Sequence[int]:
         """Return the agents that act simultaneously now. Empty: the episode is over.
 
+        The world decides who acts. The adapters of PettingZoo and Gymnasium worlds do so in ``world/pettingzoo.py``.
+
         An agent that is in a group after its end begins a new segment. Its End must have had a reward and an
         observation.
         """
