@@ -188,7 +188,7 @@ class Update(NamedTuple):
     """Result of an update. The next update overwrites the arrays."""
 
     metrics: Mapping[str, npt.NDArray[np.float32]]
-    """Arrays ``[A]`` by name. Algorithms may compute them in some updates only, so values can be from an older one."""
+    """Arrays ``[A]`` by name. If an algorithm does not compute them in every update, older values remain."""
     priorities: npt.NDArray[np.float32] | None = None
     """New priorities ``[A, batch]`` of the transitions or sequences, or None."""
 
@@ -199,7 +199,7 @@ class Sizes(NamedTuple):
     weights: int
     """Number of float32 values that are published. They come first in the state."""
     state: int
-    """Number of all float32 values: weights, then target weights, moments and what else a restarted learner needs."""
+    """Number of all float32 values: weights, then target weights, moments and the rest that a restart needs."""
     counters: int
     """Number of int64 values."""
     random: int
@@ -261,9 +261,9 @@ class Behaviour(Protocol):
         """Return actions ``[B, ...]`` for observations ``[B, ...]``, and the replay's extra fields except ``mask``.
 
         ``masks`` ``[B, n]`` is True where an action is allowed; for other than Discrete spaces, masks are flat (see
-        :mod:`motet.masks`). A row's result depends on the other rows only through
-        the random numbers drawn (and in torch by rounding), and each row always draws the same number of them. The
-        returned arrays belong to the caller: later calls do not change them.
+        :mod:`motet.masks`). A row's result depends on the other rows only through the random numbers drawn (and in
+        torch by rounding), and each row always draws the same number of them. The returned arrays belong to the
+        caller: later calls do not change them.
         """
         ...
 
@@ -317,7 +317,7 @@ class StartsFromRow(Protocol):
     """Optional interface of an algorithm: how an agent starts from what an agent of another run has learned."""
 
     def start_from(self, agent: int, row: npt.NDArray[np.float32]) -> None:
-        """Take over from a row of ``state`` what was learned; optimisers, counters and random streams are fresh."""
+        """Take what was learned from a row of ``state``; begin with fresh optimisers, counters and random streams."""
         ...
 
 
@@ -326,7 +326,7 @@ class LearnsInPhases(Protocol):
     """Optional interface of an algorithm that does something when a phase of a reproducible run begins."""
 
     def begin_phase(self) -> None:
-        """A phase begins. It may consist of any number of updates, also of none."""
+        """Prepare for a phase. It may consist of any number of updates, including none."""
         ...
 
 
@@ -407,7 +407,7 @@ def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_spa
 
 
 def is_shipped(part: Algorithm | Behaviour) -> bool:
-    """Whether it belongs to an algorithm of motet, none of which draws from the global random streams."""
+    """Whether an object is part of a shipped algorithm. None of these draws from the global random streams."""
     return type(part).__module__.startswith("motet.algorithms.")
 
 

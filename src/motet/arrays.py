@@ -96,7 +96,7 @@ class Batch:
     lane: npt.NDArray[np.uint32]
     """Lane of the row at which each transition starts."""
     row: npt.NDArray[np.uint64]
-    """Number in its lane of the row at which each transition starts."""
+    """Number, within its lane, of the row at which each transition starts."""
     extra: dict[str, Nest] = field(default_factory=dict)
     next_observation: Nest = None
     next_extra: dict[str, Nest] = field(default_factory=dict)

@@ -56,9 +56,9 @@ class GameShare:
 def share(rounds: Sequence[Sequence[float]]) -> GameShare | None:
     """Return the mean of values from 0 to 1 with Wilson's interval, or None for no values.
 
-    The values of one round may depend on each other; rounds are independent. The interval is that of as many
-    independent values as have the observed variance between rounds: at least the number of rounds, at most the number
-    of values.
+    The values of one round may depend on each other; rounds are independent. The interval is computed for
+    the number of independent values that would give the observed variance between rounds: at least the number of
+    rounds, at most the number of values.
 
     >>> one = share([[1.0], [1.0], [1.0], [0.0]])
     >>> one.share, round(one.low, 3), round(one.high, 3)

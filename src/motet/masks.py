@@ -4,12 +4,13 @@ Worlds give masks, and policies get them, in the form that ``Space.sample(mask=â
 
 - Discrete: bool ``[n]``, True where an action is allowed.
 - MultiDiscrete: a tuple with such an array for each component (a tuple of tuples for a space with two axes).
-- MultiBinary: int8 in the shape of the space; 0 and 1 are the only value that a bit may have, 2 leaves it free.
+- MultiBinary: int8 in the shape of the space; 0 or 1 is the only value that the bit may have; 2 allows both.
 - Dict and Tuple: a dict or tuple of the masks of their parts.
 - Box: None, since its values cannot be masked.
 
-Turns, rows of the replay and mailboxes hold one flat array of bools: the entries of all parts in a row, two for each
-bit (may it be 0, may it be 1). A world may also give a mask as this array, or as lists, or as other numbers 0 and 1.
+Turns, rows of the replay and mailboxes hold one flat array of bools: the entries of all parts, one after the other. A
+bit has two entries: whether it may be 0, and whether it may be 1. A world may also give a mask as such a flat array, as
+lists, or as numbers 0 and 1 of any type.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class MaskForm(Protocol):
         ...
 
     def nearest(self, mask: Nest, action: Any) -> Any:
-        """Return an action with the first allowed value in each place where the mask forbids that of ``action``."""
+        """Return ``action`` with each value that the mask forbids replaced by the first allowed one."""
         ...
 
 
@@ -98,7 +99,7 @@ def mask_form(space: Any) -> MaskForm:
 
 
 def _components(counts: npt.NDArray[Any], start: npt.NDArray[Any], dtype: Any) -> MaskForm:
-    """Return the form of a MultiDiscrete space: a tuple of those of its components."""
+    """Return the form of a MultiDiscrete space: a tuple of the forms of its components."""
     if not counts.ndim:
         return _NumberMask(int(counts), int(start), dtype)
     parts = [_components(*pair, dtype) for pair in zip(counts, start, strict=True)]
@@ -230,7 +231,7 @@ class _FreeMask:
 
 
 class _PartsMask:
-    """The masks of a space with several parts. ``join`` makes an action of those of the parts."""
+    """The masks of a space with several parts. ``join`` combines the actions of the parts into one."""
 
     def __init__(self, parts: Mapping[Any, MaskForm], join: Callable[[Mapping[Any, Any]], Any]) -> None:
         ends = np.cumsum([part.size for part in parts.values()]).tolist()

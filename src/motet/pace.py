@@ -23,9 +23,9 @@ k.
 - A stack of policies begins phase k once every actor has ended period k, or has finished. It does the updates that are
   due for periods 0 to k, drawn from rows of these periods only, and then writes its vault once and publishes once, also
   if no update was due.
-- If an evaluation is due after phase k, an actor begins no further period before that evaluation has begun, which it
-  does when the one before has ended. The result of the one before counts then: if it ends the run, ``k + 1 + ahead``
-  periods are played.
+- If an evaluation is due after phase k, an actor begins no further period before that evaluation has begun. It begins
+  when the previous evaluation has ended. Only then does the previous result count: if it ends the run,
+  ``k + 1 + ahead`` periods are played.
 - Versions are numbered by phase: 1 is the initial one, ``k + 2`` that of phase k.
 
 With ``ahead=1`` period k + 1 and phase k run at the same time, and the policy is exactly one period old. With
@@ -118,7 +118,7 @@ class Pace:
 
     @property
     def rounds_kept(self) -> int:
-        """With periods: the most rounds of an actor that no phase has looked at; otherwise 0."""
+        """With periods: the most rounds of an actor that no phase has processed yet; otherwise 0."""
         return (1 + self.ahead) * self.period
 
     @property
@@ -127,7 +127,7 @@ class Pace:
         return 2 + self.ahead
 
     def last_after(self, phases: int) -> int:
-        """Number of periods to play if a result ends the run when so many phases are published."""
+        """Number of periods to play if an evaluation ends the run when this many phases are published."""
         return phases + self.ahead
 
     def may_begin(self, period: int, phases: int) -> bool:

@@ -31,8 +31,8 @@ def placed(wanted: str, turn: int, found: Sequence[str]) -> str:
 
     Args:
         wanted: the setting.
-        turn: number of the learner process; ``auto`` goes round by it.
-        found: the devices that this machine has beside the CPU.
+        turn: number of the learner process; ``auto`` takes the devices in turn by it.
+        found: the devices that this machine has besides the CPU.
 
     >>> gpus = ["cuda:0", "cuda:1"]
     >>> [placed("auto", turn, gpus) for turn in range(3)], placed("auto", 0, ["mps"]), placed("auto", 0, [])
@@ -72,7 +72,7 @@ class Cluster:
     """Longest time in seconds that rows wait before they are sent, in one block for each actor and learner process.
     Default: 6 ms for each learner process, at least 10 ms, so that sending takes a quarter of an actor's core."""
     keep_every_s: Annotated[float, Ge(0), FINITE] = 2.0
-    """Seconds between two copies of a learner's state to the driver, from which it resumes if its node dies."""
+    """Seconds between two copies of a learner's state to the driver. It resumes from the newest if its node dies."""
 
     def __post_init__(self) -> None:
         check_fields(self)

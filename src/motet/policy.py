@@ -405,7 +405,7 @@ class PolicySpec:
     name: str = ""
     """Name in results; by default the factory's name."""
     kind: Kind | None = field(default=None, repr=False)
-    """None: recognised by the methods, where the policy is made. A joint policy given by its path needs "joint"."""
+    """None: recognised by the policy's methods when it is made. A joint policy given by its path needs "joint"."""
     shared: bool = field(default=False, repr=False)
     """For a team: whether one object acts for all its agents. Else each agent has a separate team object."""
     translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)

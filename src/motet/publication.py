@@ -240,7 +240,7 @@ class GivenVersion:
 
 
 class _NumberedSubscriber(Subscriber):
-    """A subscriber that takes a given version. Whoever gives the number knows that this version is in a slot."""
+    """A subscriber that takes a given version. The caller ensures that this version is in a slot."""
 
     _given: GivenVersion | None
 

@@ -235,7 +235,9 @@ def _counted(by: Clock, step: int, updates: int | None) -> int:
 
 
 def check_stages(config: Any) -> None:
-    """Raise unless every :class:`Staged` setting has one value for each stage of ``config.stages``, and counts alike.
+    """Raise unless every :class:`Staged` setting has one value for each stage of ``config.stages``.
+
+    Its schedules must count what the stages count.
 
     The bounds of the values are checked by ``motet.settings.check_fields``.
     """
@@ -255,7 +257,7 @@ def check_stages(config: Any) -> None:
 
 
 def check_rising(name: str, schedule: Schedule, stages: Stages) -> None:
-    """Raise if a schedule falls, within a stage or from one to the next, or if it is a function, of which nobody knows.
+    """Raise if a schedule falls, within a stage or from one to the next. Raise for a function, which cannot be checked.
 
     >>> check_rising("oldest", Linear(0, 10, steps=5), ALWAYS)
     """

@@ -49,7 +49,7 @@ MADE = 0
 _QUIET = 1000
 """Hand-overs without a draw after which a watched user gives up a stream."""
 _WHOLE_EPISODES = 2
-"""Episodes that each copy plays before, so that a draw in the second reset is seen too."""
+"""Episodes that each copy plays before that, so that a draw in the second reset is seen too."""
 
 _T = TypeVar("_T")
 
@@ -166,7 +166,7 @@ class Streams:
         return self
 
     def __enter__(self) -> Streams:
-        """Install the streams for a block. If the calling program's were installed, they are again after it."""
+        """Install the streams for a block. If the calling program's were installed, they are restored at its end."""
         self._returns = self._returns or EXCHANGE.current is EXCHANGE.caller
         self.enter()
         return self
@@ -541,7 +541,7 @@ def seed_global(seed: int) -> None:
 
 @contextlib.contextmanager
 def streams_returned() -> Iterator[None]:
-    """Install the streams again at the end of the block that are installed now.
+    """At the end of the block, install the streams again that were installed at its beginning.
 
     >>> random.seed(3)
     >>> with streams_returned():
@@ -572,7 +572,7 @@ def callers_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def global_streams_kept() -> Iterator[None]:
-    """Restore the global random states at the end of the block: what it draws is drawn again.
+    """Restore the global random states at the end of the block, so that the same numbers are drawn again.
 
     >>> random.seed(3)
     >>> with global_streams_kept():

@@ -131,7 +131,7 @@ def short(value: float | None, digits: int = 3) -> str:
 def aligned(values: Iterable[float | None], digits: int = 3, first: int | None = None) -> list[str]:
     """Numbers of one column, all with the same unit and the same number of decimals.
 
-    ``first``: only so many numbers decide on both; what follows, such as their sum, has the same.
+    ``first``: only this many numbers determine both. Later ones, such as a sum, are shown in the same way.
 
     >>> aligned([9.0, -13.14, 0.5]), aligned([4321.0, 98765.0]), aligned([None, 2.0]), aligned([0.01, 0.0])
     (['9.0', '-13.1', '0.5'], ['4.3k', '98.8k'], ['-', '2.00'], ['0.0100', '0.0000'])

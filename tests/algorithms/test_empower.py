@@ -13,7 +13,7 @@ from tests.support.killer import Killer
 
 from motet import Settings, resume, train
 from motet.algorithms._device import Device
-from motet.algorithms._empower_learner import Formulas, ModelRows
+from motet.algorithms._empower_learner import Formulas, ModelRows, Scheduled
 from motet.algorithms.empower import EmpowerConfig
 from motet.cli import main
 from motet.cli.flags import parse
@@ -104,7 +104,7 @@ def test_targets_in_double_precision_are_those_of_plain_python(profiles):
     formulas = Formulas(config, coded, Device("cpu"), torch.float64)
     found = formulas.targets(
         rows, torch.from_numpy(attained[None, : rows.n]), torch.from_numpy(np.log(losses)[None]),
-        torch.full((1, 1, 1), 5.0, dtype=torch.float64),
+        Scheduled.of(config, [(0, 0)], Device("cpu"), torch.float64),
     )  # fmt: skip
     for i, state in enumerate(states):
         chosen = list(all_profiles(model, state))

@@ -412,7 +412,7 @@ def test_modules_with_memory_that_break_a_rule_are_refused(made, error):
 def test_modules_with_memory_are_accepted_where_they_may_be():
     check_network(foreign.Recalling, VECTOR)
     check_network(foreign.RecallingSequences, VECTOR)
-    error = "must have no state_size here, got 6: a module with a memory of its own is only valid as encoder of PPO"
+    error = "must have no state_size here, got 6: a module with a memory of its own is only valid as encoder of DQN"
     config = PPOConfig(critic=foreign.Recalling, **SMALL)
     with pytest.raises(SettingError, match=error):
         config.sizes(VECTOR, N)

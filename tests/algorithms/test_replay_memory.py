@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from support.cue import Cue
-from support.foreign_networks import mlp, mlp_features
+from support.foreign_networks import Recalling, RecallingSequences, TorchGRU, mlp, mlp_features
 
 from motet.algorithm import stacked_batch
 from motet.algorithms import DQNConfig, IQNConfig, TD3Config
@@ -40,8 +40,10 @@ KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
         DQNConfig(memory="gru", encoder=mlp_features, double=False, **{**SMALL, "burn_in": 0}),
         IQNConfig(memory="gru", prioritised=True, **SMALL),
         IQNConfig(memory="lstm", head=(8,), double=False, n_step=2, **SMALL),
+        DQNConfig(encoder=Recalling, prioritised=True, dueling=True, n_step=3, **SMALL),
+        IQNConfig(encoder=RecallingSequences, head=(8,), **{**SMALL, "burn_in": 0}),
     ],
-    ids=lambda config: f"{type(config).__name__}, {config.memory}",
+    ids=lambda config: f"{type(config).__name__}, {config.memory or 'own'}",
 )
 def test_algorithms_with_a_memory_keep_the_contract(config):
     check_algorithm(config, VECTOR, N, masked=True)
@@ -91,6 +93,7 @@ def run_cell(kind: str, plan: Any, row: torch.Tensor, x: torch.Tensor, memory: A
         TD3Config(memory="gru", **SMALL),
         TD3Config(memory="lstm", prioritised=True, normalise=True, n_step=3, **SMALL),
         TD3Config(memory="gru", encoder=mlp_features, noise_memory=0.5, **{**SMALL, "burn_in": 0}),
+        TD3Config(encoder=Recalling, prioritised=True, normalise=True, n_step=3, **SMALL),
     ],
 )
 def test_td3_with_a_memory_keeps_the_contract(config):
@@ -182,8 +185,11 @@ REMEMBERING = pytest.mark.parametrize(
         DQNConfig(memory="gru", **SMALL),
         IQNConfig(memory="lstm", **SMALL),
         TD3Config(memory="gru", policy_delay=1, **SMALL),
+        DQNConfig(encoder=Recalling, **SMALL),
+        IQNConfig(encoder=RecallingSequences, **SMALL),
+        TD3Config(encoder=Recalling, policy_delay=1, **SMALL),
     ],
-    ids=lambda config: type(config).__name__,
+    ids=lambda config: f"{type(config).__name__}, {config.memory or 'own'}",
 )
 
 
@@ -303,3 +309,46 @@ def test_a_behaviour_with_a_memory_cannot_act_without_it(config):
     behaviour = config.behaviour(VECTOR, actions_of(config))
     with pytest.raises(NotReadyError, match="this behaviour has a memory: call act_from with its state"):
         behaviour.act(np.zeros((1, 5), np.float32))
+
+
+# ---- modules with a memory of their own
+
+
+def test_a_module_that_is_torchs_gru_learns_as_the_shipped_gru():
+    """DQN, over ten updates of rows with ends of episodes and a burn-in, up to rounding."""
+    config = DQNConfig(prioritised=True, n_step=2, target_every=4, adam_eps=1e-3, **SMALL)
+    shipped, own = replace(config, memory="gru"), replace(config, encoder=TorchGRU)
+    assert shipped.replay(VECTOR, N) == own.replay(VECTOR, N)
+    one, other = (made.build(VECTOR, N, 1, [3]) for made in (shipped, own))
+    (gru, dense_part), module = _parts(shipped), _parts(own)[0]
+    n = one.n_weights
+    assert (n, gru.size) == (other.n_weights, module.size)
+    for part, parameter in zip(gru.parts, module.parameters, strict=True):
+        other.state[0, parameter.part] = one.state[0, part]
+    other.state[0, gru.size : gru.size + dense_part.size] = one.state[0, gru.size : gru.size + dense_part.size]
+    other.state[0, n : 2 * n] = other.state[0, :n]
+    other.load()
+    for seed in range(10):
+        first, second = (dqn.update(filled(shipped, seed=seed), [0]) for dqn in (one, other))
+        np.testing.assert_allclose(first.priorities, second.priorities, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(one._grad, other._grad, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(one.state, other.state, rtol=1e-3, atol=1e-5)
+
+
+def _parts(config: Any) -> Any:
+    plan = config._plan(VECTOR, N)
+    return plan.first, plan.second
+
+
+@pytest.mark.parametrize("config", [DQNConfig(**SMALL), IQNConfig(**SMALL), TD3Config(**SMALL)])
+def test_a_module_with_a_memory_is_accepted_as_encoder_alone(config):
+    actions, of_itself = actions_of(config), replace(config, encoder=Recalling)
+    of_itself.sizes(VECTOR, actions)
+    given = of_itself.replay(VECTOR, actions)
+    assert (given.memory, given.length, given.burn_in) == (6, 8, 3)
+    with pytest.raises(SettingError, match=r"memory must be None with an encoder that has .*size 6\), got 'gru'"):
+        replace(of_itself, memory="gru").sizes(VECTOR, actions)
+    with pytest.raises(SettingError, match=r"network must have no state_size here, got 6: .* as encoder of DQN, IQN"):
+        replace(config, network=Recalling).sizes(VECTOR, actions)
+    with pytest.raises(SettingError, match="n_frames must be 1 with memory, got 4"):
+        replace(of_itself, n_frames=4).replay(VECTOR, actions)

@@ -194,11 +194,17 @@ def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     same_agents(serial, spread)
 
 
-def test_a_device_on_a_cluster_learns_what_the_cpu_does(two_nodes):
+def test_a_device_on_a_cluster_learns_what_the_cpu_does_also_when_resumed(two_nodes, tmp_path):
     small = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
     chosen = {"steps": 120, "learner_processes": 1, "updates_per_step": 0.5}
-    here = train(WORLD, DQNConfig(**small), settings(**{**chosen, "engine": "serial"}))
-    same_agents(here, train(WORLD, PoisonedDQN(**small), settings(**chosen, slack=0)))
+    runs = {"here": (DQNConfig(**small), {"engine": "serial"}), "there": (PoisonedDQN(**small), {"slack": 0})}
+    first, second = {}, {}
+    for name, (algorithm, own) in runs.items():
+        first[name] = train(WORLD, algorithm, settings(**{**chosen, **own}), run=tmp_path / name)
+        second[name] = resume(tmp_path / name, steps=80, world=WORLD, algorithm=algorithm, trust=True)
+    same_agents(first["here"], first["there"])
+    same_agents(second["here"], second["there"])
+    assert second["there"].updates["agent_0"] > first["there"].updates["agent_0"] > 3
 
 
 def kill_when(name, at_least, kill):

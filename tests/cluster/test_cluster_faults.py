@@ -14,9 +14,11 @@ import pytest
 from support import TESTS
 from support.family import descendants
 from support.gated import Gated
+from support.poisoned_device import PoisonedDQN
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
+from motet.algorithms.dqn import DQNConfig
 from motet.cluster.connect import Shipment
 from motet.cluster.driver import RemoteRun
 from motet.cluster.hosts import LearnerHost
@@ -62,10 +64,10 @@ class NoRay:
 class Scene:
     """A driver, and a learner process that it looks at, all in this process."""
 
-    def __init__(self, tmp_path, keep_replay=False, **settings):
+    def __init__(self, tmp_path, keep_replay=False, algorithm=None, **settings):
         chosen = {"steps": 1000, "actors": 2, "learner_processes": 1, "updates_per_step": 0.5, **settings}
         self.settings = Settings(**chosen, keep_replay=keep_replay)
-        self.roster = make_roster(WORLD, StandIn(), self.settings)
+        self.roster = make_roster(WORLD, algorithm or StandIn(), self.settings)
         self.directory = RunDirectory.prepare(tmp_path / "run").begin({})
         self.remote = RemoteRun(
             NoRay(), self.roster, Cluster(), RestartLimits(), self.directory, None, keep_replay, policies=False
@@ -177,6 +179,26 @@ def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(sc
     s.poll()
     assert [s.remote.shared.left(0, actor) for actor in range(2)] == [200, 400]
     assert s.remote.shared.steps(0) == 400
+
+
+def test_learners_that_restart_on_a_device_learn_what_the_cpu_does(tmp_path):
+    small, states = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}, []
+    for algorithm in (PoisonedDQN(**small), DQNConfig(**small)):
+        s = Scene(tmp_path / type(algorithm).__name__, algorithm=algorithm, publish_every=2)
+        s.join(0)
+        for incarnation in range(1, 4):
+            s.write(0, 50)
+            s.send(0, incarnation - 1)
+            for _ in range(5):
+                s.learning.update()
+            s.poll()  # the driver fetches the vault
+            s.die()
+            s.actors[0].gone[:] = s.join(0, incarnation, made=[r.made for r in s.actors[0].replays]).gone
+        state, header = s.learning.state()
+        assert header["counters"][:, 0].min() > 10 and np.isfinite(state).all()
+        states.append([state.tobytes(), *(header[name].tobytes() for name in ("counters", "random", "reader"))])
+        s.close()
+    assert states[0] == states[1]
 
 
 def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene):

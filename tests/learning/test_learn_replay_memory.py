@@ -1,10 +1,11 @@
-"""Algorithms with a replay learn to remember: a cue that is asked for 20 steps after it was shown."""
+"""Algorithms with a replay learn to remember: a cue shown 20 steps ago, an opponent that repeats moves."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from support.cue import Cue
+from support.unseen import Repeater
 
 from motet.algorithms import DQNConfig, IQNConfig
 from motet.schedule import Linear
@@ -23,11 +24,11 @@ QUICK: dict[str, Any] = {
 MEMORY: dict[str, Any] = {"memory_size": 32, "sequence_length": 24, "burn_in": 0, "batch_size": 16}
 
 
-def right(config: Any, seed: int) -> float:
-    """The share of cues that the final policy answers rightly."""
+def learned(config: Any, seed: int, world: Any = Cue) -> float:
+    """The mean return of the final policy: of cues, the share that it answers rightly."""
     settings = Settings(engine="serial", steps=100_000, updates_per_step=0.05, worlds_per_actor=4, seed=seed)
-    result = train(Cue, config, settings)
-    worlds = [as_world(Cue()) for _ in range(400)]
+    result = train(world, config, settings)
+    worlds = [as_world(world()) for _ in range(400)]
     spaces = worlds[0].observation_spaces[0], worlds[0].action_spaces[0]
     behaviour = config.behaviour(*spaces)
     behaviour.begin(0)
@@ -41,9 +42,23 @@ def right(config: Any, seed: int) -> float:
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("algorithm", [DQNConfig, IQNConfig])
 def test_a_cue_is_remembered(algorithm, memory, seed):
-    assert right(algorithm(memory=memory, **QUICK, **MEMORY), seed) >= 0.95
+    assert learned(algorithm(memory=memory, **QUICK, **MEMORY), seed) >= 0.95
 
 
 @SEEDS
 def test_a_cue_is_guessed_without_a_memory(seed):
-    assert 0.4 < right(DQNConfig(**QUICK, batch_size=256), seed) < 0.6
+    assert 0.4 < learned(DQNConfig(**QUICK, batch_size=256), seed) < 0.6
+
+
+MOVES: dict[str, Any] = QUICK | {"gamma": 0.9, "epsilon": Linear(1.0, 0.05, 50_000)}
+
+
+@SEEDS
+def test_an_opponent_that_repeats_moves_is_beaten(seed):
+    """The opponent's first three moves are random, so 27 of the 30 rounds can be won for sure."""
+    assert learned(DQNConfig(memory="gru", **MOVES, **MEMORY), seed, Repeater) >= 15
+
+
+@SEEDS
+def test_an_opponent_that_repeats_moves_is_not_beaten_without_a_memory(seed):
+    assert abs(learned(DQNConfig(**MOVES, batch_size=256), seed, Repeater)) < 1

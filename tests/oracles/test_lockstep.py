@@ -7,7 +7,7 @@ import os
 import gymnasium
 import pytest
 from support.foreign_losses import A2C, DiscreteSAC
-from support.foreign_networks import Dropped, mlp
+from support.foreign_networks import Dropped, Recalling, mlp
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
@@ -35,6 +35,7 @@ ALGORITHMS = {
     "own network that draws": DQNConfig(network=Dropped, **SMALL),
     "own loss": DiscreteSAC(**LOSS),
     "dqn, memory": DQNConfig(**SMALL, **MEMORY, memory="gru", n_step=2),
+    "dqn, module with a memory": DQNConfig(**SMALL, **MEMORY, encoder=Recalling, prioritised=True),
     "iqn": IQNConfig(**SMALL),
     "iqn, memory, prioritised": IQNConfig(**SMALL, **MEMORY, memory="lstm", prioritised=True),
     "iqn, prioritised": IQNConfig(**SMALL, prioritised=True),
@@ -99,6 +100,7 @@ TD3S = {
     "td3": TD3Config(**CONTINUOUS),
     "td3, prioritised, 3 steps": TD3Config(**CONTINUOUS, prioritised=True, n_step=3),
     "td3, memory": TD3Config(**CONTINUOUS, **MEMORY, memory="gru", prioritised=True, n_step=2),
+    "td3, module with a memory": TD3Config(**CONTINUOUS, **MEMORY, encoder=Recalling),
     "td3, normalised, in stages": TD3Config(
         **CONTINUOUS,
         normalise=True,

@@ -127,6 +127,20 @@ class RecallingSequences(Recalling):
         return torch.stack(outs, 1)
 
 
+class TorchGRU(nn.Module):
+    """torch's GRU of eight outputs, and nothing else."""
+
+    state_size = 8
+
+    def __init__(self, observation_space):
+        super().__init__()
+        self.cell = nn.GRUCell(math.prod(observation_space.shape), 8)
+
+    def forward(self, seen, state):
+        new = self.cell(seen.flatten(1), state)
+        return new, new
+
+
 class Forgetful(Recalling):
     """It has a state and does not look at it."""
 

@@ -15,12 +15,12 @@ from motet.algorithms._device import Device
 from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
 from motet.algorithms._plans import padded
 from motet.algorithms._transitions import Transitions, taken
-from motet.algorithms.empower import EmpowerConfig
+from motet.algorithms.empower import EmpowerConfig, lasting
 from motet.errors import ModelError
 from motet.schedule import value_at
 from motet.world.coded import CodedModel
 
-__all__ = ["Empower", "EmpowerNetworks", "EmpowerTables", "Formulas", "ModelRows", "Targets"]
+__all__ = ["Empower", "EmpowerNetworks", "EmpowerTables", "Formulas", "ModelRows", "Scheduled", "Targets"]
 
 _NEVER = 1e-9  # a power below this means that no goal can be attained
 _STEEPEST = 5.0  # largest gradient of log(-Q_r)
@@ -50,6 +50,35 @@ class Targets(NamedTuple):
     row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r, 1 on average; None: 1. V_e's weight contains it.
 
 
+class Scheduled(NamedTuple):
+    """The values of the schedules that targets depend on, ``[A, 1, 1]`` each."""
+
+    beta: Tensor
+    """Exponent of the robot's policy."""
+    gamma: Tensor
+    """The robot's discount."""
+    human_gamma: Tensor
+    """The humans' discount."""
+    lasting: Tensor
+    """c, which belongs to the robot's discount."""
+
+    @classmethod
+    def of(
+        cls,
+        config: EmpowerConfig,
+        counts: Sequence[tuple[int, int]],
+        device: Device,
+        dtype: torch.dtype = torch.float32,
+    ) -> Scheduled:
+        """Return the values after the steps and updates of each agent."""
+        beta, gamma, human_gamma = (
+            [value_at(schedule, step, config.stages, updates) for step, updates in counts]
+            for schedule in (config.beta, config.gamma, config.human_gamma)
+        )
+        values = beta, gamma, human_gamma, list(map(lasting, gamma))
+        return cls(*(device.to_device(np.array(one)).to(dtype).view(-1, 1, 1) for one in values))
+
+
 class Formulas:
     """The formulas of the robot's value, from V_e and log(-Q_r) of the target networks.
 
@@ -71,38 +100,38 @@ class Formulas:
         """Return pi_r, proportional to (-Q_r)^(-beta)."""
         return torch.softmax(log_loss * -beta, dim=-1)
 
-    def robot_value(self, attainment: Tensor, log_loss: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def robot_value(self, attainment: Tensor, log_loss: Tensor, now: Scheduled) -> tuple[Tensor, Tensor]:
         """Return X_h and V_r of states that are not terminal."""
         config = self.config
         raised = attainment if config.zeta == 1 else attainment**config.zeta
         power = raised @ self.weights
         utility = -((power**-config.xi).mean(-1) ** config.eta)
-        expected = -(self.robot_policy(log_loss, beta) * log_loss.exp()).sum(-1)
-        return power, config.lasting * utility + expected
+        expected = -(self.robot_policy(log_loss, now.beta) * log_loss.exp()).sum(-1)
+        return power, now.lasting.squeeze(2) * utility + expected
 
-    def targets(self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, beta: Tensor) -> Targets:
+    def targets(self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, now: Scheduled) -> Targets:
         """Return the targets.
 
         Args:
             rows: the batch.
             attainment: V_e of the successors, ``[A, N, goals]``.
             log_loss: log(-Q_r) of the successors, then of the rows' states, ``[A, N + B, R]``.
-            beta: exponent of the robot's policy, ``[A, 1, 1]``.
+            now: the values of the schedules.
         """
         config, n = self.config, rows.n
         if config.achieved != "stay":
             attainment = torch.where(rows.holds > 0, float(config.achieved == "one"), attainment)
-        power, value = self.robot_value(attainment, log_loss[:, :n], beta)
+        power, value = self.robot_value(attainment, log_loss[:, :n], now)
         value = value.masked_fill(rows.ended, 0.0)
         alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
-        gain = torch.where(rows.holds > 0, 1.0, config.human_gamma * alive)
-        moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], beta), rows.reach)
+        gain = torch.where(rows.holds > 0, 1.0, now.human_gamma * alive)
+        moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], now.beta), rows.reach)
         reached = torch.einsum("abpk,abpkg->abpg", moves, taken(gain, rows.at))
         by_profile = rows.share.unsqueeze(3) * rows.ratio
         weight = by_profile.sum(2)
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
         lost = torch.einsum("abprk,abpk->abpr", rows.reach, taken(value.unsqueeze(2), rows.at).squeeze(4))
-        loss = -config.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
+        loss = -now.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
         return Targets(aim, weight, loss, power, value)
 
 
@@ -149,10 +178,8 @@ class Empower(FlatRows):
         """Return the targets of a batch, and for each agent whether it learns Q_r in its stage."""
         config = self.config
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
-        betas = [value_at(config.beta, step, config.stages, updates) for step, updates in counts]
         rows = ModelRows(batch, len(self.coded.weights), self._device)
-        beta = self._device.to_device(np.array(betas, np.float32)).view(-1, 1, 1)
-        targets = self._formulas.targets(rows, *self._of_targets(rows), beta)
+        targets = self._formulas.targets(rows, *self._of_targets(rows), Scheduled.of(config, counts, self._device))
         alone = len(config.stages.names) == 1
         learns = [alone or config.stages.index(*count) > 0 for count in counts]
         if any(learns):

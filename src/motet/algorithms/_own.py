@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from motet.errors import SettingError
 if TYPE_CHECKING:
     from motet.algorithms._module_plan import ModulePlan
 
-__all__ = ["Seen", "check_plan", "network_of_numbers"]
+__all__ = ["Seen", "check_plan", "network_of_numbers", "refuse_memory", "refuse_two_memories"]
 
 
 class Seen:
@@ -154,22 +154,38 @@ def refuse_memory(config: Any, name: str) -> None:
 
 def check_plan(*plans: Any, remembers: bool = False) -> None:
     """Raise if a user's network breaks a rule, before anything starts. ``remembers``: it may have a memory."""
+    for plan in _own_networks(*plans):
+        from motet.algorithms._module_checks import check_module
+
+        if plan.state_size and not remembers:
+            raise SettingError(
+                f"{plan.name} must have no state_size here, got {plan.state_size}: a module with a memory of its own "
+                "is only valid as encoder of DQN, IQN, PPO and TD3"
+            )
+
+        try:
+            check_module(plan)
+        except SettingError:
+            raise
+        except Exception as error:
+            given = " ".join(getattr(error, "__notes__", []))
+            raise SettingError(f"{plan.name} raised {type(error).__name__}: {error}. {given}") from error
+
+
+def refuse_two_memories(config: Any, plan: NetworkPlan | None) -> None:
+    """Raise if a config asks for a memory behind a network of the user that has one of its own."""
+    for own in _own_networks(plan):
+        if own.state_size and memory_of(config) is not None:
+            raise SettingError(
+                f"memory must be None with an {own.name} that has a memory of its own (state_size {own.state_size}), "
+                f"got {config.memory!r}"
+            )
+
+
+def _own_networks(*plans: Any) -> Iterator[ModulePlan]:
+    """Iterate over the networks of users in plans."""
     for plan in plans:
         if isinstance(plan, ChainPlan):
-            check_plan(plan.first, plan.second, remembers=remembers)
+            yield from _own_networks(plan.first, plan.second)
         elif hasattr(plan, "source") and not isinstance(plan, PicturePlan):
-            from motet.algorithms._module_checks import check_module
-
-            if plan.state_size and not remembers:
-                raise SettingError(
-                    f"{plan.name} must have no state_size here, got {plan.state_size}: a module with a memory of its "
-                    "own is only valid as encoder of PPO"
-                )
-
-            try:
-                check_module(plan)
-            except SettingError:
-                raise
-            except Exception as error:
-                given = " ".join(getattr(error, "__notes__", []))
-                raise SettingError(f"{plan.name} raised {type(error).__name__}: {error}. {given}") from error
+            yield plan

@@ -35,7 +35,7 @@ from motet.world.coded import Bounded, CodedModel, coded_by
 if TYPE_CHECKING:
     from motet.algorithms._empower_learner import Empower
 
-__all__ = ["EmpowerBehaviour", "EmpowerConfig"]
+__all__ = ["EmpowerBehaviour", "EmpowerConfig", "lasting"]
 
 _STAGES = Stages(
     (("attainment", 2_000), ("values", 3_000), ("ramp", 5_000), ("full", None)), ("ramp", "full"), by="updates"
@@ -71,9 +71,9 @@ class EmpowerConfig:
     """The same for log(-Q_r): the module maps the numbers of a state to one output for each robot action."""
     tables: bool = False
     """One entry for each state instead of networks, for models that can be enumerated."""
-    gamma: Annotated[float, Interval(gt=0, le=1)] = 0.95
+    gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
     """The robot's discount per step."""
-    human_gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
+    human_gamma: Annotated[Schedule, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
@@ -145,23 +145,31 @@ class EmpowerConfig:
     @property
     def nominal_beta(self) -> float:
         """The exponent of the robot's policy at the end of all stages and schedules."""
-        return value_at(self.beta, 1 << 60, self.stages, 1 << 60)
+        return self._at_last(self.beta)
+
+    @property
+    def nominal_gamma(self) -> float:
+        """The robot's discount at the end of all stages and schedules."""
+        return self._at_last(self.gamma)
+
+    @property
+    def nominal_human_gamma(self) -> float:
+        """The humans' discount at the end of all stages and schedules."""
+        return self._at_last(self.human_gamma)
+
+    def _at_last(self, schedule: Schedule) -> float:
+        return value_at(schedule, 1 << 60, self.stages, 1 << 60)
 
     @property
     def expires(self) -> bool:
         """Whether rows expire, and so hold when they were made."""
         return self.oldest != 0
 
-    @property
-    def lasting(self) -> float:
-        """c: weight of U_r in a step of duration 1."""
-        return 1.0 if self.gamma == 1 else (1 - self.gamma) / -math.log(self.gamma)
-
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
         layout = RowLayout.of(self, coded_by(observation_space))
         return ReaderSettings(
-            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.gamma,
+            batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.nominal_gamma,
             extra=_fields(layout, self.expires), next_observation=False, stages=self.stages,
         )  # fmt: skip
 
@@ -199,6 +207,11 @@ class EmpowerConfig:
             network_of_numbers(self.network, "network", inputs, hidden, len(coded.weights)),
             network_of_numbers(self.robot_network, "robot_network", inputs, hidden, coded.robot_actions),
         )
+
+
+def lasting(gamma: float) -> float:
+    """Return c: the weight of U_r in a step of duration 1."""
+    return 1.0 if gamma == 1 else (1 - gamma) / -math.log(gamma)
 
 
 def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
@@ -325,7 +338,7 @@ class EmpowerBehaviour:
         power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
         utility = -((power**-config.xi).mean(1) ** config.eta)
         expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
-        return power, config.lasting * utility + expected
+        return power, lasting(config.nominal_gamma) * utility + expected
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""

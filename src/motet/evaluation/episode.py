@@ -69,7 +69,7 @@ class EpisodePlan:
     pooled: bool = True
     """Whether policies are kept between episodes and reset, instead of made again."""
     won_by: WonBy | None = None
-    """Which rewards decide who wins. None: the world declares no rule, and no deciding score is kept."""
+    """Which rewards decide who wins. None: the world declares no rule, and ``Played.deciding`` is empty."""
     fall_back: bool = False
     """Whether a policy is played in the worker if its process cannot be started."""
 
@@ -157,7 +157,7 @@ class Played:
     detail: str = ""
     """Human-readable description of the failure; may differ between runs."""
     deciding: tuple[float, ...] = ()
-    """Score by agent that decides who wins. Empty if the episode failed or the world declares no rule."""
+    """The score that decides who wins, by agent. Empty if the episode failed or the world declares no rule."""
 
     @classmethod
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:

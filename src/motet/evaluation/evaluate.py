@@ -63,7 +63,7 @@ class EvaluationSettings:
     limits: PolicyLimits | None = None
     """Limits of isolated policies: time, memory, open files, output. None: the defaults."""
     fall_back: bool = False
-    """Play a policy in the job's process if a separate process cannot be started. Without limits and sandbox only."""
+    """Play a policy in the job's process if a separate one cannot be started. Not valid with limits or a sandbox."""
     stand_in: StandIn = "noop"
     """Policy that replaces a failed one until the episode ends. With forfeit the episode ends and is not counted."""
     max_failures: Annotated[int, Ge(1)] = 10
@@ -176,7 +176,7 @@ def play_tasks(
     on_message: Callable[[str], None],
     what: str,
 ) -> PlayedTasks:
-    """Play all tasks. ``need``: the maximum number of policy processes of a task; ``what``: a task in messages."""
+    """Play all tasks. ``need``: the maximum number of policy processes of a task; ``what``: the name of a task."""
     notes: list[str] = []
 
     def note(line: str) -> None:

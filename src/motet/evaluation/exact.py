@@ -32,17 +32,17 @@ class EmpowermentGap:
     """How far a learned robot is from the exact one. States are weighted by how often the learned robot visits them."""
 
     share: float
-    """Share of the way from a robot that acts at random to the exact one, by the exact V_r of the first state."""
+    """Exact V_r of the first state, scaled so that a robot that acts at random has 0 and the exact one has 1."""
     policy_error: float
     """Root mean squared error of pi_r."""
     random_error: float
-    """The same for a robot that acts at random."""
+    """Root mean squared error of pi_r for a robot that acts at random."""
     agreement: float
     """Share of the visits in which the likeliest action is within 1 % of the best by the exact Q_r."""
     attainment_error: float
     """Mean absolute error of V_e over all states and goals, not weighted."""
     value: float
-    """V_r of the first state, as the learner believes."""
+    """V_r of the first state, as learned."""
     exact_value: float
     """V_r of the first state for the exact robot."""
 
@@ -56,7 +56,7 @@ class EmpowermentGap:
 
 
 class ExactEmpowerment:
-    """The exact solution for a learner's model and settings, to compare its versions with.
+    """The exact solution for a learner's model and settings, to compare versions of the learned policy with.
 
     Args:
         behaviour: the acting half of a learner.
@@ -70,12 +70,14 @@ class ExactEmpowerment:
         self.codes = np.stack([coded.code(state) for state in self.graph.states])
         config = self._config
         self._settings: Mapping[str, Any] = {
-            "gamma": config.human_gamma,
+            "gamma": config.nominal_human_gamma,
             "achieved": config.achieved,
             "human_agents": coded.humans,
             "robot_agents": coded.robots,
         }
-        self._robot = Robot(config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.gamma)
+        self._robot = Robot(
+            config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.nominal_gamma
+        )
         self._goals = dict(zip(coded.humans, coded.goals, strict=True))
         self.solution = solve_robot(self.graph, self._goals, coded.policy, self._robot, **self._settings)
         random = np.full((len(self.graph), coded.robot_actions), 1 / coded.robot_actions)
@@ -86,7 +88,7 @@ class ExactEmpowerment:
         return evaluate_robot(self.graph, policy, self._goals, self.coded.policy, self._robot, **self._settings)
 
     def gap(self, behaviour: EmpowerBehaviour) -> EmpowermentGap:
-        """Compare a version, which the behaviour has loaded."""
+        """Compare the version of the policy that the behaviour has loaded with the exact solution."""
         inner, exact = ~self.graph.terminal, self.solution.arrays
         policy, best = behaviour.probabilities(self.codes), exact["robot_policy"]
         found, (random, by_chance) = self.evaluated(policy), self._random

@@ -41,7 +41,7 @@ class PairedScore:
     background: Score
     """With the background on all seats."""
     change: Score
-    """The first minus the second, episode by episode."""
+    """The mixed game minus the background game, episode by episode."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,7 +81,7 @@ class FocalEvaluation(SeededResult):
     def changes(self) -> dict[str, PairedScore | None]:
         """Return the mean return on the ``focal`` seats, on the ``others``, and the sum of the ``team``, paired.
 
-        None: there is no such seat, or no episode in which both games count.
+        A value is None if there are no such seats, or no episode in which both games count.
         """
         return {what: _paired(self.returns(what)) for what in ("focal", "others", "team")}
 

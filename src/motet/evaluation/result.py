@@ -68,7 +68,7 @@ class Episode:
     detail: str = field(default="", compare=False)
     """Human-readable description of the failure; may differ between runs."""
     deciding: tuple[float, ...] = ()
-    """Score by agent that decides who wins. Empty if the episode failed or the world declares no ``won_by``."""
+    """The score that decides who wins, by agent. Empty if the episode failed or the world declares no ``won_by``."""
 
     @property
     def counts(self) -> bool:
@@ -114,7 +114,7 @@ class SeededResult(ABC):
     partial: bool
     """Whether there are fewer episodes than requested."""
     stopped: str = ""
-    """Why it stopped early; empty if it was interrupted."""
+    """Why the evaluation stopped early; empty if it did not, or if it was interrupted."""
     rule: WinRule | None = None
     """How games are won; None if the world declares no ``won_by``."""
 

@@ -76,7 +76,7 @@ class Tournament(SeededResult):
     seconds: float
     """Duration; of a resumed tournament, only since it was resumed."""
     verdict: Verdict | None = None
-    """Which of two policies is better, if the tournament was to stop when that is clear."""
+    """Which of two policies is better. None unless the tournament was played with ``until_clear``."""
 
     @property
     def played(self) -> tuple[Episode, ...]:

@@ -31,13 +31,13 @@ class Humans:
     rho: Annotated[float, Ge(0), FINITE] | None = None
     """Discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
-    """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
+    """What humans expect of the robot: the action worst for them, the one best for them, or the mean over all."""
     believed_others_policy: Believed | None = None
     """What a human believes about the other humans: a callable (state, agent, action) -> [(probability, profile)]. A
     profile has one action of each agent; only those of the other humans are used. None: they act uniformly."""
     achieved: Achieved | None = None
     """The value of a goal that holds already. zero: 0. one: 1, also in a terminal state. stay: the human takes the
-    action ``still``, its value is 0, and its attainment is the probability that the goal holds again after the step.
+    action ``still``, the value is 0, and the attainment is the probability that the goal holds again after the step.
     None: stay if the model has a ``possible_goal_generator``, else zero."""
     still: Annotated[int, Ge(0)] = 0
     """Number of the action with which a human stays where it is."""
@@ -72,7 +72,7 @@ class Robot:
     """How the robot chooses its actions, and how it aggregates the humans' power."""
 
     beta: Annotated[float, Ge(0)] = 10.0
-    """Exponent of its policy: how strongly it prefers better actions; infinite: uniform over the best ones."""
+    """Exponent of the robot's policy: how strongly it prefers better actions; infinite: uniform over the best ones."""
     rho: Annotated[float, Ge(0), FINITE] = 0.0
     """Discount rate: the discount of a transition of duration d is exp(-rho d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
@@ -82,9 +82,9 @@ class Robot:
     eta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
-    """V_r where the state is terminal."""
+    """V_r of terminal states."""
     gamma: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Discount factor per unit of time, instead of rho. It is exactly rho = -ln gamma, also in the weight of U_r."""
+    """Discount factor per unit of time, instead of rho: rho is -ln gamma everywhere, also in the weight of U_r."""
 
     def __post_init__(self) -> None:
         check_fields(self, "robot.")

@@ -1,8 +1,8 @@
 """Coverage of goals: whether every human has, in every state, a goal that can still be attained.
 
-Where no goal can be attained, X_h is 0 and the robot's loss infinite. Which goals are within reach of any actions
-depends only on the transitions. So it is checked before the sweeps, in one pass over the levels, with one bit for each
-goal and state. The robot's sweep checks X_h again: a policy may exclude the actions that would attain a goal.
+Where no goal can be attained, X_h is 0 and the robot's loss infinite. Whether there are actions that attain a goal
+depends only on the transitions. So this is checked before the sweeps, in one pass over the levels, with one bit for
+each goal and state. The robot's sweep checks X_h again: a policy may exclude the actions that would attain a goal.
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ def enumerate_states(
     """Find all states that can be reached from the state after ``model.reset()``, and their transitions.
 
     Args:
-        model: see :class:`~motet.plan.Model`. Workers get a copy of it, once.
+        model: see :class:`~motet.plan.Model`. Each worker gets one copy of it.
         workers: maximum number of processes; None: one per core. The calling process measures whether workers would
             help, so small models are enumerated without them. The result is the same for any number.
         max_states: raise if there are more states than this.
-        cycles: whether a state may be reached again from itself; if False, that raises an error that shows a cycle.
+        cycles: whether a state may be reached again from itself; if False, a cycle raises an error that shows it.
         rewards: whether to call ``transition_rewards`` and keep the rewards.
         directory: keep the arrays of the graph in nameless files on this file system instead of memory. The states
             themselves, and the index from state to number, remain in memory.
@@ -395,7 +395,7 @@ class _Found:
 
 
 def _arranged(found: _Found, ask: _Ask, cycles: bool) -> Callable[..., Graph]:
-    """The graph without the names: arrays in topological order, as a function that takes the rest and makes it."""
+    """Bring the arrays into topological order. Return a function that makes the graph from the rest, such as names."""
     directory = found.directory
     counts, joint = found.counts.whole(), found.joint.whole()
     kept = ["successor", "probability", *(["duration"] if ask.durations else []), *(["reward"] if ask.agents else [])]

@@ -1,4 +1,4 @@
-"""A folder of arrays: one ``.npy`` file each and a JSON header. It is written completely or not at all, and mapped."""
+"""A folder of arrays: one ``.npy`` file each and a JSON header. Written completely or not at all, read by mapping."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ each robot, such a function or table of its own actions, or an object with ``act
 
 @dataclass(frozen=True, eq=False)
 class RoleGraph:
-    """A graph in which each agent has its role, and where its states are in the graph that the user gave."""
+    """A graph in which each agent has a role, and the numbers of its states in the graph that the user gave."""
 
     graph: Graph
     total: int
@@ -201,7 +201,7 @@ def _probabilities(given: ArrayLike, actions: int) -> NDArray[np.float64]:
 def asked_robot(
     role_graph: RoleGraph, policy: RobotPolicy, model: Any, workers: int | WorkerTeam
 ) -> NDArray[np.float64]:
-    """The probabilities of the robot's actions, of which each is one action of each robot: [states, robot actions]."""
+    """The probabilities of the joint actions of all robots: [states, robot actions]."""
     graph = role_graph.graph
     if isinstance(policy, Solution):
         return _robot_of(graph, policy)
@@ -227,7 +227,7 @@ def asked_robot(
 def asked_policy(
     role_graph: RoleGraph, agent: int, policy: Any, model: Any, workers: int | WorkerTeam, name: str
 ) -> NDArray[np.float64]:
-    """The probabilities of one agent's actions, [states, actions]. ``name``: the argument that it was given in."""
+    """The probabilities of one agent's actions, [states, actions]. ``name``: the argument, for errors."""
     if hasattr(policy, "act"):
         found = tabulated(policy, role_graph.graph, agent, model)
         return _checked(role_graph.graph, found, f"{name}: the probabilities of {role_graph.graph.agents[agent]}")

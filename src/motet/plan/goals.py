@@ -185,7 +185,7 @@ def _generated(
 
 @dataclass
 class _Generate:
-    """Calls the generator in every state. Equal answers are kept once; that they are equal is always checked."""
+    """Calls the generator in every state. Equal answers are kept once; they are compared in every state."""
 
     generate: Callable[[Any, int], Iterable[Any]]
     humans: tuple[int, ...]

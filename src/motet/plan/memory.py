@@ -1,4 +1,4 @@
-"""Memory of a plan: it is compared with what is available before anything is allocated."""
+"""Memory of a plan: motet checks that it is available before allocating anything."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "work_through", "worker_team"]
 
 START_S = 0.15
-"""Seconds of work that the caller does alone before it considers workers; as much must be left for them."""
+"""Seconds for which the caller works alone before it considers workers. They must have at least as much to do."""
 COLD_START_S = 1.0
 """The same if the fork server is not running yet, since it needs time to load modules."""
 PART_S = 0.02
@@ -57,7 +57,7 @@ DEATHS = 3
 
 Work = Callable[[Sequence[Any]], Any]
 Starter = Callable[[str, Callable[..., None], tuple[Any, ...]], tuple[Any, Connection]]
-"""From a name, a function and its arguments to a process that runs it, and the caller's end of the connection to it."""
+"""Starts a function with a name and arguments; returns its process, and the caller's end of the connection to it."""
 
 
 def _warn(line: str) -> None:
@@ -74,7 +74,7 @@ class WorkerTeam:
     """Other machines, if there are any. A worker lost there is replaced, since a machine may be lost with all that runs
     on it. A worker lost on this machine ends the job: it was probably killed for lack of memory, and would be again."""
     required: bool = True
-    """Whether the user has given the number of workers: then it is an error if they cannot be used."""
+    """Whether the user has given the number of workers. If so, it is an error if workers cannot be used."""
     on_message: Callable[[str], None] = _warn
     """Called with one line if workers cannot be used."""
 
@@ -360,7 +360,7 @@ class _WorkerPool:
             return False
 
     def _drop(self, worker: _Worker) -> None:
-        """Remove a worker that ended before it began: the others and the caller do its work."""
+        """Remove a worker that ended before it was ready: the others and the caller do its work."""
         worker.child.join(5.0)
         with self._lock:
             self.workers.remove(worker)
@@ -441,7 +441,7 @@ class _WorkerPool:
 def _portable(thing: Any, name: str = "") -> bytes:
     """Pickle by value where necessary, so that classes, lambdas and closures of the user's script can be sent too.
 
-    ``name`` is the beginning of the path, in an error, of the part that cannot be sent.
+    In an error, the path of the part that cannot be sent begins with ``name``.
     """
     try:
         data: bytes = cloudpickle.dumps(thing)

@@ -64,7 +64,7 @@ BUILT_IN = {
     "hockey_strong": "motet.worlds.hockey:Strong",
 }
 """Built-in policies by name. ``noop`` takes action zero or the nearest to it; ``constant`` needs ``kw.action``;
-``forager`` plays the treasure hunt, ``tit_for_tat`` matrix games, the last two hockey."""
+``forager`` plays the treasure hunt, ``tit_for_tat`` matrix games, ``hockey_weak`` and ``hockey_strong`` hockey."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Entry:
     kind: Kind = "agent"
     """The interface, as far as it is known before the policy is made. An import path may turn out to be a team."""
     isolate: bool | None = None
-    """Whether the policy runs in a separate process. None: as the evaluation's setting says."""
+    """Whether the policy runs in a separate process. None: as set for the evaluation."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """The sandbox that a partner of the run had in training. An evaluation uses it unless it has one itself."""
+    """The strictest sandbox of the run's partners in training. An evaluation uses it unless it sets one itself."""
     limits: PolicyLimits | None = None
-    """The limits that the partners of the run had in training, if they are the same for all; as the sandbox."""
+    """The limits of the run's partners in training, if all had the same. Used unless the evaluation sets limits."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
     """How the policy is made, by agent. A run has a separate policy for each of its agents."""
     source: str = ""
@@ -419,7 +419,7 @@ def _of_run(path: Path, agent: str | None, step: int | None, trust: bool) -> Ent
 
 
 def _confinement(isolated: Sequence[Partner]) -> dict[str, Any]:
-    """Return how the policies of a run are isolated, given its isolated partners: as the strictest of them was."""
+    """Return how the policies of a run are isolated: with the strictest sandbox of its isolated partners."""
     if not isolated:
         return {}
     sandbox = max((one.sandbox for one in isolated), key=["no", "best-effort", "strict"].index)
@@ -467,7 +467,7 @@ def checkpoint_folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """Return, by agent, a flat vector from a checkpoint that begins with the weights. Nothing is unpickled."""
+    """Return a flat vector for each agent of a checkpoint, which begins with its weights. Nothing is unpickled."""
     found = {}
     for name, stem in read_notes(folder)["files"].items():
         path = folder / f"{stem}.safetensors"
@@ -488,7 +488,7 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], npt.NDArray[np.float32]]:
     """Return the config of an agent of a run, its spaces and its learner's row. Nothing is imported.
 
-    Runs of earlier versions do not name spaces.
+    Runs of earlier versions did not store the spaces.
 
     Args:
         text: a run or checkpoint, then ``agent=`` and ``step=`` if wanted, as :func:`as_given` takes them.

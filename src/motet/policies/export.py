@@ -1,6 +1,6 @@
 """``export``: the greedy policy of a run's agent as a file for programs without motet, for torch or as ONNX.
 
-A torch file holds a state dict of plain layers and, as plain values, what a loader must know beside it
+A torch file holds a state dict of plain layers and, as plain values, what else a loader must know
 (``docs/export.md`` has the loader). An ONNX file needs no loader.
 """
 
@@ -44,7 +44,7 @@ def export(
 
     Args:
         run: the run directory, or one of its checkpoints.
-        agent: whose policy; it may be left out if the run has one policy.
+        agent: the agent whose policy is exported; it may be left out if the run has one policy.
         torch: file for torch: a state dict of plain layers and what a loader must know.
         onnx: file for ONNX runtimes; needs ``pip install 'motet[onnx]'``.
         step: step of the checkpoint; the newest by default.

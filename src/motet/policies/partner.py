@@ -1,7 +1,7 @@
 """Partner: a given policy by which agents act in a training run while others learn.
 
-A partner is named as a policy of an evaluation is (:mod:`motet.policies.entries`). In a run's ``config.json`` it has a
-place among the agents, as an algorithm has. A run that acts as a partner is copied into the new run's directory.
+A partner is named as a policy of an evaluation is (:mod:`motet.policies.entries`). In a run's ``config.json`` it is
+listed under its agent, like an algorithm. A run that acts as a partner is copied into the new run's directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Partner:
     policy: Any
     """The policy: a string as in ``motet eval -p``, a path, a PolicySpec, a class, a function or an object."""
     name: str = ""
-    """Name in tables. By default that of the policy."""
+    """Name in tables; by default the name of the policy."""
     isolate: bool = False
     """Whether the policy runs in a separate process for each world. ``isolate=yes`` in the string does the same."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
@@ -50,12 +50,12 @@ class Partner:
     limits: PolicyLimits | None = None
     """Limits of an isolated policy. None: the defaults."""
     max_failures: Annotated[int, Ge(0)] = 10
-    """Failures of an isolated policy that each actor tolerates. After each of them the episode breaks off and the
-    policy is replaced. The next failure ends the run."""
+    """Number of failures of an isolated policy that each actor tolerates. After each of them the episode breaks off and
+    the policy is replaced. One failure more ends the run."""
     trust: bool = False
-    """For a run: allow its config to name algorithms outside of motet, whose code is then imported and run."""
+    """If the policy is a run: allow it to name algorithms outside of motet, whose code is then imported and run."""
     copy: str = ""
-    """Set by motet: the folder in the run directory that holds the copy of a run."""
+    """If the policy is a run: the folder in the new run's directory that holds the copy of it. Set by motet."""
 
     def __post_init__(self) -> None:
         check_fields(self)

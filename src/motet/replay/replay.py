@@ -80,9 +80,9 @@ class Writers(_native.LaneWriters):
     """The writing ends of several lanes, for an actor that steps several worlds. Made by :meth:`Replay.writers`.
 
     ``append(lanes, observation, action, reward, *, terminated=None, truncated=None, version=0, **extra)`` adds one step
-    to each of some lanes: ``lanes`` are their indices among these writers (int64), the others are arrays with one value
-    per lane. Steps that end their episodes need a separate call, with both flags (bool) and ``final_observation``.
-    ``interrupt(lane)`` marks the episode in a lane as broken off.
+    to each of some lanes: ``lanes`` are their indices among these writers (int64); the other arguments are arrays with
+    one value per lane. Steps that end their episodes need a separate call, with both flags (bool) and
+    ``final_observation``. ``interrupt(lane)`` marks the episode in a lane as broken off.
     """
 
 
@@ -447,7 +447,7 @@ class Replay:
         return [self._lane(i) for i in range(self.spec.n_lanes)]
 
     def rows(self, lane: int, first: int, most: int) -> bytes:
-        """Copy up to ``most`` complete rows from ``first`` on, in their memory format; the lane must be read once.
+        """Copy up to ``most`` complete rows from ``first`` on, in their memory format. Needs ``once`` in the spec.
 
         >>> spec = ReplaySpec(observation=Field((2,)), action=Field((), "int64"), capacity=10, once=True)
         >>> here, there = Replay(spec), Replay(spec)

@@ -99,11 +99,11 @@ class ReplaySpec:
         return _native.READER_WORDS + len(self._partitions) + 2 * self.n_lanes
 
     def cursors(self, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Return from a state that ``Reader.save_state`` wrote: for each lane, the row that is taken next."""
+        """Return the row that is taken next in each lane, from a state that ``Reader.save_state`` wrote."""
         return state[-2 * self.n_lanes :].reshape(-1, 2)[:, 1]
 
     def consumed(self, state: npt.NDArray[np.uint64]) -> int:
-        """Return from a state that ``Reader.save_state`` wrote: the number of transitions handed out by ``take``."""
+        """Return the number of transitions handed out by ``take``, from a state that ``Reader.save_state`` wrote."""
         return int(state[_native.READER_WORDS - 1])
 
     @property

@@ -188,7 +188,7 @@ def run_config(world: Any, roster: Roster, settings: Any) -> dict[str, Any]:
 
 
 def spaces_of(observation_space: Any, action_space: Any) -> dict[str, str]:
-    """The spaces of an agent as text, by which those of two runs are compared."""
+    """The spaces of an agent as text, to compare those of two runs."""
     return {"observation": str(observation_space), "action": str(action_space)}
 
 
@@ -243,7 +243,7 @@ def _named(path: Any, package: str, trust: bool) -> tuple[str, str]:
 
 
 def _load(path: Any, package: str, trust: bool) -> Any:
-    """Import ``module:Name``, also of an earlier version. Without ``trust`` it must be part of the given package."""
+    """Import ``module:Name``, or its name in an earlier version. Without ``trust`` it must be in the given package."""
     module, name = _named(path, package, trust)
     found = find(module, name)
     if not trust and not (callable(found) and _within(getattr(found, "__module__", ""), package)):

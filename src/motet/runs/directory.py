@@ -95,7 +95,8 @@ class RunDirectory:
     def change_config(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         """Replace ``config.json``. ``before``: the config that the caller has read and used.
 
-        A run of this user stays one. So does a run to which this user has added the first code outside of motet.
+        A run that needs no ``trust`` (:mod:`motet.runs.trust`) still needs none, also if this adds its first code
+        outside of motet.
         """
         self.write_json("config.json", config)
         if is_own(self.path, before) or not foreign_code(before):
@@ -153,7 +154,7 @@ class RunDirectory:
         return self.path / "anchors"
 
     def make_anchors(self) -> Path:
-        """Make the folder of the anchors' copies. Raises if there is one, which belongs to somebody else."""
+        """Make the folder of the anchors' copies. Raises if it exists."""
         try:
             self.anchors.mkdir()
         except OSError as error:
@@ -223,7 +224,7 @@ class RunDirectory:
             return sorted(int(folder.name) for folder in self.checkpoints.iterdir() if folder.name.isdigit())
 
     def way_on(self) -> str:
-        """Advice for the user of a run that no process is running."""
+        """Advice on how to continue a run that no process is running."""
         if self.steps():
             return f"resume it: motet resume {typed(self.path)}"
         return f"it has no checkpoint to resume from: {self._without_one()}"

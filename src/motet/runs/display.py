@@ -463,7 +463,7 @@ def line(snapshot: Snapshot, history: History) -> str:
 
 
 def rows_gone(snapshot: Snapshot) -> list[str]:
-    """Numbers of rows that no learner will use, summed over all agents, and of what is not logged, as text."""
+    """Text with the numbers of rows that no learner will use, summed over all agents, and of records not logged."""
     counts = {name: sum(getattr(row, name) for row in snapshot.agents) for name in ("lost", "refused")}
     return [*(f"{rows:,} rows {name}" for name, rows in counts.items() if rows), *_not_logged(snapshot)]
 

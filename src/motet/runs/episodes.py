@@ -75,7 +75,7 @@ class EpisodeFile:
             self._thin()
 
     def _thin(self) -> None:
-        """Keep every second line, in a new file, from now on too."""
+        """Keep every second line in a new file, and write only every second of the later ones."""
         self._every *= 2
 
         def write(beside: Path) -> None:
@@ -114,7 +114,7 @@ class Episodes:
     lines: list[dict[str, Any]] = field(repr=False)
     """The lines themselves, with all fields."""
     every: int = 1
-    """The file has every so many episodes."""
+    """The file has every ``every``-th episode; 1: all."""
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -74,7 +74,7 @@ class RunHistory:
 
     path: Path
     name: str
-    """The shortest end of its path that is unique among the runs of a report."""
+    """The last parts of its path, as few as make it unique among the runs of a report."""
     config: dict[str, Any]
     state: str
     """running, dead (it crashed), done, stopped, failed; or new, before its first snapshot."""

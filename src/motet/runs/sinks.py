@@ -161,9 +161,9 @@ class WandbSettings(TypedDict, total=False):
     """Where a run goes in Weights & Biases, and how it is found there."""
 
     project: str
-    """By default that of ``WANDB_PROJECT``, or ``motet``."""
+    """Name of the project. Default: the value of ``WANDB_PROJECT`` or, without it, ``motet``."""
     name: str
-    """By default the name of the run directory."""
+    """Name of the run in Weights & Biases. Default: the name of the run directory."""
     group: str
     tags: Sequence[str]
 

@@ -39,7 +39,7 @@ class Wait(IntEnum):
 class Work(IntEnum):
     """Parts of the work of a process whose time is measured. No :class:`Wait` has one of these numbers.
 
-    What a process does in the rest of its time is an actor's world, or a learner's other work.
+    The rest of the time counts as ``world`` for an actor and as ``other`` for a learner.
     """
 
     POLICIES = 20
@@ -146,7 +146,7 @@ class Snapshot:
     seconds: float
     steps: int
     limit: int
-    """Number of steps that end the run; if episodes end it, estimated from those that have ended."""
+    """Number of steps after which the run ends; if episodes end it, an estimate from those played so far."""
     steps_per_s: float
     left_s: float | None
     agents: list[AgentRow]

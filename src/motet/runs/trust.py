@@ -145,7 +145,7 @@ def _digest(config: Mapping[str, Any]) -> str:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether nobody but this user can write the file or folder. A link is none."""
+    """Whether nobody but this user can write the file or folder. A link does not count."""
     try:
         found = path.lstat()
     except OSError:

@@ -52,11 +52,11 @@ class Turn(NamedTuple):
     at: Indices
     """Indices of the worlds, ascending."""
     observation: Nest
-    """``[len(at), ...]``. Observation and mask are not overwritten before the agent's turn after next."""
+    """``[len(at), ...]``. Observation and mask stay intact until the agent's turn after next."""
     reward: npt.NDArray[np.float64]
     """``[len(at)]``: sum of the agent's rewards since its last action."""
     mask: npt.NDArray[np.bool_] | None
-    """``[len(at), entries]``, for agents that have masks: flat ones (see :mod:`motet.masks`)."""
+    """Flat masks ``[len(at), entries]`` (see :mod:`motet.masks`); None for agents without masks."""
 
 
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
@@ -124,7 +124,7 @@ class WorldBatch(Protocol):
         ...
 
     def turns(self) -> Sequence[Turn]:
-        """Return one turn for each agent that acts now, in the order of the agents. The worlds decide who acts.
+        """Return one turn for each agent that acts now, in the order of the agents. The worlds decide which.
 
         Masks are taken as the worlds give them; the adapters have checked theirs.
         """
@@ -372,7 +372,7 @@ class LoopedWorlds:
 
 
 def _nothing(stage: str) -> None:
-    """Worlds that do not inherit from World need not know of stages."""
+    """Do nothing: a world that does not inherit from World need not have stages."""
 
 
 def _metrics_of(world: Any) -> Mapping[str, Any]:
@@ -459,7 +459,7 @@ class VectorWorlds:
         return Turn(turn.agent, at, map_nest(lambda array: array[at], turn.observation), turn.reward[at], None)
 
     def _with_over(self, actions: Nest) -> Nest:
-        """Return the actions for all worlds. Those that wait for a reset get that of another one."""
+        """Return the actions for all worlds. Worlds that wait for a reset get the action of another world."""
         everywhere = map_nest(lambda array: np.repeat(array[:1], self.size, axis=0), actions)
         assign(everywhere, np.setdiff1d(self._everywhere, self.over), actions)
         return everywhere

@@ -28,13 +28,13 @@ HumanPolicy = Callable[[Any, int, Any], Any]
 
 
 class Facts(NamedTuple):
-    """What rows hold of a state."""
+    """What a replay's rows hold about a state."""
 
     code: NDArray[Any]
     ended: bool
-    """Whether it is terminal."""
+    """Whether the state is terminal."""
     holds: NDArray[np.uint8]
-    """Which goals hold, of all humans, as bits."""
+    """Which goals of the humans hold, as bits."""
 
 
 class Bounded(dict[Any, Any]):
@@ -205,7 +205,7 @@ class CodedModel:
     # What may happen
 
     def facts(self, state: Any) -> Facts:
-        """Return what rows hold of a state."""
+        """Return what a replay's rows hold about a state."""
         ended = self.model.transition_probabilities(state, [0] * len(self.actions)) is None
         holds = [bool(goal.is_achieved(state)) for own in self.goals for goal, _ in own]
         return Facts(self.code(state), ended, np.packbits(holds))

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FRAMES = 200
-"""Maximum number of frames of an episode. Above it, every other frame is dropped, and half as many are drawn."""
+"""Maximum number of frames of an episode. Above it, every other frame is dropped, later ones included."""
 PIXELS = 480
 """Maximum height and width of a frame."""
 
@@ -65,7 +65,7 @@ def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _no_window() -> Iterator[None]:
-    """On a machine without a screen, let SDL, with which many worlds draw, not look for one: it prints an error."""
+    """On a machine without a screen, keep SDL, with which many worlds draw, from printing an error about it."""
     name = "SDL_VIDEODRIVER"
     if sys.platform != "linux" or any(os.environ.get(one) for one in (name, "DISPLAY", "WAYLAND_DISPLAY")):
         yield
@@ -259,7 +259,7 @@ def check_video(path: Path) -> None:
 
 
 def write_gif(path: Path, pictures: Sequence[Picture], rate: float) -> None:
-    """Write pictures as a GIF. If they have at most 256 colours together, which is much faster, none is changed."""
+    """Write pictures as a GIF. With at most 256 colours in all of them together, none is changed, and it is faster."""
     from PIL import Image
 
     codes = [picture[..., :3].astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for picture in pictures]

@@ -22,8 +22,8 @@ def is_number(value: Any) -> bool:
 class EpisodeMetrics:
     """The means of the numbers that an environment reported in the present episode, by name.
 
-    An environment that does not know of this may have anything there. What is not a number is left out, with a warning
-    the first time.
+    An environment that was not written for motet may have anything under ``metrics``. What is not a number is left out,
+    with a warning the first time.
 
     Args:
         world: name of the environment, for the warning.

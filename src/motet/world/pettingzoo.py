@@ -86,7 +86,7 @@ class _Adapter(World):
             raise self._error(f"set_stage({stage!r}) raised {_named(error)}") from error
 
     def _whose(self, agent: int) -> str:
-        """Return under whose name the metrics of an agent are shown: not of the only agent of a world."""
+        """Return the name under which an agent's metrics are shown; empty for the only agent of a world."""
         return self.agents[agent] if len(self.agents) > 1 else ""
 
     def _reset(self, seed: int | None) -> Any:

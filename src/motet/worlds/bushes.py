@@ -150,7 +150,7 @@ class Bushes:
 
     @property
     def possible_goal_generator(self) -> Any:
-        """The goals, in the form that selects the convention "stay": a goal that holds counts if it holds again."""
+        """The goals, in the form that selects the convention "stay": one that holds counts if it does so again."""
         return lambda state, human: self.goals(human)
 
     def towards(self, state: State, human: int, goal: Reach) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -33,7 +33,8 @@ class OneMind(World):
         humans: the policies of the humans: a function ``(state, human, goal) -> probabilities``, or an object with such
             a method ``policy``, for example a solution of a plan. None: the model's ``towards(state, human, goal)``.
         goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
-        human_epsilon: probability with which a human takes a random action.
+        human_epsilon: probability with which a human takes a random action; or its value in each stage of the robot,
+            by the name of the stage. The last one holds where no stage is told, as in evaluations.
         turns: truncate episodes after this many steps. None: no limit.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
@@ -52,14 +53,19 @@ class OneMind(World):
         model: Any,
         humans: Any = None,
         goals: Any = None,
-        human_epsilon: float = 0.1,
+        human_epsilon: float | Mapping[str, float] = 0.1,
         turns: int | None = None,
         human_agents: Sequence[int] | None = None,
         robot_agents: Sequence[int] | None = None,
     ) -> None:
         self.coded = coded = CodedModel(model, humans, goals, human_agents, robot_agents)
         self._world = ModelWorld(coded.model, goals=coded.given_goals, turns=turns)
-        self.human_epsilon = real("human_epsilon", human_epsilon, 0, 1)
+        by_stage = human_epsilon if isinstance(human_epsilon, Mapping) else {"": human_epsilon}
+        if not by_stage:
+            raise SettingError("human_epsilon must have a value for each stage, got none")
+        epsilons = {stage: real("human_epsilon", value, 0, 1) for stage, value in by_stage.items()}
+        self._epsilons = epsilons if isinstance(human_epsilon, Mapping) else {}
+        self.human_epsilon = list(epsilons.values())[-1]
         self.agents = (coded.names[coded.robots[0]] if len(coded.robots) == 1 else "robots",)
         self.observation_spaces = (coded.space,)
         self.action_spaces = (gymnasium.spaces.Discrete(coded.robot_actions),)
@@ -77,6 +83,16 @@ class OneMind(World):
         if seed is not None:
             self._rng = np.random.default_rng([seed, 1])
         self._world.reset(seed)
+
+    def set_stage(self, stage: str) -> None:
+        """Let the humans explore as they do in a stage of the robot, if that differs between stages."""
+        if not self._epsilons:
+            return
+        if stage not in self._epsilons:
+            raise SettingError(
+                f"human_epsilon must have a value for each stage, got {', '.join(self._epsilons)} without {stage}"
+            )
+        self.human_epsilon = self._epsilons[stage]
 
     def group(self) -> Sequence[int]:
         """The mind, while the episode runs."""

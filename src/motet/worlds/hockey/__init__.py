@@ -59,7 +59,7 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     won_by: ClassVar[str] = "end"
     """The rewards of the last turn decide the winner."""
     winning_margin: ClassVar[float] = 10.0
-    """A larger difference of these rewards is a win: a goal, not only a difference in distance to the puck."""
+    """A larger difference of these rewards is a win. A goal is enough; a difference in distance to the puck is not."""
     metadata: ClassVar[dict[str, Any]] = {"name": "hockey_v0", "render_modes": ["rgb_array"], "render_fps": 50}
 
     scripted: ClassVar[Mapping[str, Callable[[], Policy]]] = MappingProxyType({"weak": Weak, "strong": Strong})

@@ -21,7 +21,7 @@ class _HockeyPlayer:
     """A player without memory: a motet Policy, and ``act_many`` for the observations of many worlds."""
 
     def reset(self, seed: int) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
 
     def act(self, observation: Any, mask: NDArray[np.bool_] | None = None) -> Floats:
         """Return the action for one observation."""
