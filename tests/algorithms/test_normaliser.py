@@ -94,7 +94,7 @@ def test_an_update_works_with_the_statistics_that_were_published() -> None:
         assert behaviour._statistics is not None
         acted = behaviour._statistics.normalise(published, batch.observation[0])
         td3.update(batch, [step])
-        learnt = td3._batches[id(batch)].x[0].numpy()
+        learnt = td3._batches[id(batch)].tensors.x[0].numpy()
         np.testing.assert_array_equal(acted, learnt)
         assert not np.array_equal(td3.weights()[0][:10], published[:10])
 

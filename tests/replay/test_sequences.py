@@ -47,7 +47,7 @@ def check(both: Both, batch: Batch, n_frames: int, n_step: int, burn_in: int, pr
 @given(SCRIPTS, st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.data(), st.booleans(), st.booleans())
 def test_sequences_are_those_that_happened(script, n_frames, n_step, length, data, prioritised, checked):
     burn_in = data.draw(st.integers(0, length - 1))
-    capacity = data.draw(st.integers(n_frames + n_step + 2 * length, 20))
+    capacity = data.draw(st.integers(max(6, n_frames + n_step + 2 * length), 20))
     both = Both(2, capacity, checked=checked)
     for lane, verb, rows in script:
         both.do(lane, verb, rows)

@@ -20,7 +20,7 @@ class Counts:
     """A run of which only the counts exist: policies in stacks, their steps, updates, waived updates and rests."""
 
     def __init__(self, stacks, pace, once=False):
-        reading = SimpleNamespace(once=once, min_rows=1, batch_size=8, n_step=1, n_frames=1)
+        reading = SimpleNamespace(once=once, min_rows=1, batch_size=8, n_step=1, n_frames=1, reads_ahead=1, stride=1)
         policies = [SimpleNamespace(settings=reading) for stack in stacks for _ in stack]
         self.roster = SimpleNamespace(stacks=stacks, policies=policies, pace=pace, lanes=lambda policy: LANES)
         self.learned = SimpleNamespace(

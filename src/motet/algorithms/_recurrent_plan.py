@@ -93,7 +93,8 @@ class RecurrentPlan:
         """Return torch's cell with the weights of a row."""
         from torch import from_numpy, nn
 
-        cell = (nn.GRUCell if self.kind == "gru" else nn.LSTMCell)(self.inputs, self.outputs)
+        kind = nn.GRUCell if self.kind == "gru" else nn.LSTMCell
+        cell = nn.utils.skip_init(kind, self.inputs, self.outputs)  # draws nothing
         parts = zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), self.parts, self.shapes, strict=True)
         for name, part, shape in parts:
             getattr(cell, name).data.copy_(from_numpy(row[part].reshape(shape).copy()))

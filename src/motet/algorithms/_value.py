@@ -209,7 +209,7 @@ class ValueBehaviour:
         """Return the action values ``[B, n]``; those of a network that explores by itself differ with ``explore``."""
         if self.state_size:
             raise NotReadyError("this behaviour has a memory: call act_from with its state")
-        seed = self._seed(explore)
+        seed = self._seed(explore) if self._explores or not self._loaded else None
         return self._values(self._encoder.rows(observations), seed)
 
     def _seed(self, explore: bool) -> int | None:

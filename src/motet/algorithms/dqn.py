@@ -105,18 +105,17 @@ class DQNBehaviour(ValueBehaviour):
         self._net.load(weights[: self._size])
 
     def _values(self, rows: npt.NDArray[Any], seed: int | None) -> npt.NDArray[np.float32]:
-        return self._combined(self._net.forward(rows, seed))
+        values = self._net.forward(rows, seed)
+        return self._combined(values) if self._dueling else values
 
     def _values_from(
         self, rows: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         out, new = self._net.step(rows, state, seed)
-        return self._combined(out), new
+        return self._combined(out) if self._dueling else out, new
 
     def _combined(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return action values, given the outputs of the last layer."""
-        if not self._dueling:
-            return values
+        """Return action values, given the outputs of a dueling network."""
         advantage = values[:, 1:]
         combined: npt.NDArray[np.float32] = values[:, :1] + advantage - advantage.mean(1, keepdims=True)
         return combined

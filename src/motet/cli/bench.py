@@ -30,7 +30,8 @@ class BenchFlags:
 
     name: tyro.conf.Positional[
         Literal[
-            "replay", "publication", "bell", "plan", "learner", "train", "reproducible", "collect", "isolation", "ray"
+            "replay", "publication", "bell", "plan", "learner", "empower", "train", "reproducible", "collect",
+            "isolation", "ray",
         ]
     ]  # fmt: skip
     json: bool = False

@@ -10,6 +10,8 @@
 // the gradient of the new h that comes from later rows and becomes the part of the gradient of the old h that does not
 // go through the gates' sums; dc holds the gradient of the new c and becomes that of the old c.
 #pragma once
+#include <initializer_list>
+
 #include "core/vectors.hpp"
 
 namespace motet {
