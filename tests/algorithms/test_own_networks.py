@@ -310,7 +310,7 @@ class Wrong(nn.Linear):
         ("support.foreign_networks:absent", "absent"),
         (lambda space, n: nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), "got the buffer 1.running_mean"),
         (with_shared, "got weight again in the next network"),
-        (lambda space, n: Wrong("drawn buffer"), "do not depend on random numbers, got mask"),
+        (lambda space, n: Wrong("drawn buffer"), "depend on random numbers, got mask"),
         (lambda space, n: Wrong("float64"), "parameters must be float32, got torch.float64 for weight"),
         (lambda space, n: Wrong("count"), "got the buffer count"),
         (lambda space, n: Wrong("shape"), r"must return a tensor \[batch, 3\], got \[3, 2\] for 3 rows"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motet.errors import SettingError, SpecError, SupersededError
+from motet.errors import NotReadyError, SettingError, SpecError, SupersededError
 from motet.replay import Field, Replay, ReplaySpec
 
 LANES = 4
@@ -40,6 +40,13 @@ def one(nest, i):
     return {key: one(value, i) for key, value in nest.items()} if isinstance(nest, dict) else nest[i]
 
 
+def drawn(reader):
+    try:
+        return reader.sample(1)
+    except NotReadyError:
+        return None
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 60))
 def test_rows_of_several_lanes_are_those_of_one_lane_after_the_other(seed, calls):
@@ -61,7 +68,10 @@ def test_rows_of_several_lanes_are_those_of_one_lane_after_the_other(seed, calls
     assert [together.words(i) for i in range(LANES)] == [apart.words(i) for i in range(LANES)]
     a, b = (replay.reader(n_frames=3, n_step=2, seed=1) for replay in (together, apart))
     if a.ready() and a.ready() == b.ready():
-        first, second = a.sample(1), b.sample(1)
+        first, second = drawn(a), drawn(b)
+        if first is None or second is None:  # rows are stored, and no transition starts at any of them
+            assert first is second
+            return
         assert first.row == second.row
         assert (first.observation["speed"] == second.observation["speed"]).all()
         assert (first.version, first.reward) == (second.version, second.reward)

@@ -136,7 +136,7 @@ class Adam:
         self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
 
     def load(self, done: Tensor) -> None:
-        """Resume after ``done`` ``[rows]`` steps."""
+        """Resume with these numbers of steps done, ``[rows]``."""
         self._done.copy_(done)
 
     def forget(self, agent: int, agents: int) -> None:

@@ -182,7 +182,8 @@ def dense_layers(
     """
     layers: list[nn.Module] = []
     for weight, bias in weights:
-        linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])  # draws nothing
+        shape = weight.shape[1], weight.shape[0]
+        linear: nn.Linear = nn.utils.skip_init(nn.Linear, *shape)  # type: ignore[no-untyped-call]  # draws nothing
         linear.weight.data.copy_(torch.from_numpy(np.array(weight, np.float32)))
         linear.bias.data.copy_(torch.from_numpy(np.array(bias, np.float32)))
         layers += [linear, nn.ReLU() if activation == "relu" else nn.Tanh()]

@@ -114,8 +114,9 @@ def _check_alike(plan: ModulePlan, module: nn.Module, other: nn.Module) -> None:
     for key, one in module.named_buffers():
         if key not in theirs or not torch.equal(one, theirs[key]):
             raise SettingError(
-                f"{plan.name} must have buffers that do not depend on random numbers, got {key}: agents and restarts "
-                "share the weights only; make it a parameter with requires_grad=False, or draw it from a fixed seed"
+                f"{plan.name} must not have buffers that depend on random numbers, got {key}: each process makes the "
+                "network again and takes over only its parameters; make it a parameter with requires_grad=False, or "
+                "draw it from a fixed seed"
             )
 
 

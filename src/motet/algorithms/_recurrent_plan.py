@@ -94,7 +94,7 @@ class RecurrentPlan:
         from torch import from_numpy, nn
 
         kind = nn.GRUCell if self.kind == "gru" else nn.LSTMCell
-        cell = nn.utils.skip_init(kind, self.inputs, self.outputs)  # draws nothing
+        cell = nn.utils.skip_init(kind, self.inputs, self.outputs)  # type: ignore[no-untyped-call]  # draws nothing
         parts = zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), self.parts, self.shapes, strict=True)
         for name, part, shape in parts:
             getattr(cell, name).data.copy_(from_numpy(row[part].reshape(shape).copy()))

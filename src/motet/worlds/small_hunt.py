@@ -82,7 +82,10 @@ class SmallHunt(TreasureHunt):
         turn, mover, at, kinds = state
         hunts = self._hunts
         if len(kinds) != len(hunts.kinds) or len(at) != len(hunts.at) or turn > self.turns:
-            raise SettingError(f"state must be of a world with this map, got {state!r}; make a world with its map")
+            raise SettingError(
+                f"state must be of a world with this map and at most {self.turns} turns, got {state!r}; make the world "
+                "with the map and the turns of the world that the state is from"
+            )
         if not self._begun:
             self.reset()
         hunts.restore(kinds, [[tile] for tile in at], [turn], mover)
