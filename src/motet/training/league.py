@@ -205,7 +205,7 @@ class LeagueBoard:
 
     @staticmethod
     def layout(league: League, anchors: int, weights: int, actors: int, games: int = 0) -> dict[str, ArraySpec]:
-        """Return the arrays that a segment needs for such a board, with room for so many games of each actor."""
+        """Return the arrays that a segment needs for such a board, with room for ``games`` results of each actor."""
         header = LeagueBoard._header(league, anchors, actors)
         return {
             **Publication.layout(league.pool * weights, header, prefix="league"),

@@ -192,7 +192,7 @@ class Reader {
     }
   }
 
-  void forget(u64 more) {  // forgets every row written so far, and so many more of each lane
+  void forget(u64 more) {  // forgets every row written so far, and the next `more` rows of each lane
     for (auto& s : lanes) s.floor = (s.cursor = head_of(s)) + more;
   }
 
