@@ -42,6 +42,8 @@ KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])
         IQNConfig(memory="lstm", head=(8,), double=False, n_step=2, **SMALL),
         DQNConfig(encoder=Recalling, prioritised=True, dueling=True, n_step=3, **SMALL),
         IQNConfig(encoder=RecallingSequences, head=(8,), **{**SMALL, "burn_in": 0}),
+        DQNConfig(encoder=Recalling, memory="gru", **SMALL),
+        IQNConfig(encoder=RecallingSequences, memory="lstm", prioritised=True, **SMALL),
     ],
     ids=lambda config: f"{type(config).__name__}, {config.memory or 'own'}",
 )
@@ -94,6 +96,7 @@ def run_cell(kind: str, plan: Any, row: torch.Tensor, x: torch.Tensor, memory: A
         TD3Config(memory="lstm", prioritised=True, normalise=True, n_step=3, **SMALL),
         TD3Config(memory="gru", encoder=mlp_features, noise_memory=0.5, **{**SMALL, "burn_in": 0}),
         TD3Config(encoder=Recalling, prioritised=True, normalise=True, n_step=3, **SMALL),
+        TD3Config(encoder=Recalling, memory="lstm", **SMALL),
     ],
 )
 def test_td3_with_a_memory_keeps_the_contract(config):
@@ -341,13 +344,12 @@ def _parts(config: Any) -> Any:
 
 
 @pytest.mark.parametrize("config", [DQNConfig(**SMALL), IQNConfig(**SMALL), TD3Config(**SMALL)])
-def test_a_module_with_a_memory_is_accepted_as_encoder_alone(config):
+def test_a_module_with_a_memory_is_accepted_as_encoder_only(config):
     actions, of_itself = actions_of(config), replace(config, encoder=Recalling)
     of_itself.sizes(VECTOR, actions)
     given = of_itself.replay(VECTOR, actions)
     assert (given.memory, given.length, given.burn_in) == (6, 8, 3)
-    with pytest.raises(SettingError, match=r"memory must be None with an encoder that has .*size 6\), got 'gru'"):
-        replace(of_itself, memory="gru").sizes(VECTOR, actions)
+    assert replace(of_itself, memory="gru").replay(VECTOR, actions).memory == 6 + 8  # both states are kept
     with pytest.raises(SettingError, match=r"network must have no state_size here, got 6: .* as encoder of DQN, IQN"):
         replace(config, network=Recalling).sizes(VECTOR, actions)
     with pytest.raises(SettingError, match="n_frames must be 1 with memory, got 4"):

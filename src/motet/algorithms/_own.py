@@ -19,7 +19,7 @@ from motet.errors import SettingError
 if TYPE_CHECKING:
     from motet.algorithms._module_plan import ModulePlan
 
-__all__ = ["Seen", "check_plan", "network_of_numbers", "refuse_memory", "refuse_two_memories"]
+__all__ = ["Seen", "check_plan", "network_of_numbers", "refuse_memory"]
 
 
 class Seen:
@@ -170,16 +170,6 @@ def check_plan(*plans: Any, remembers: bool = False) -> None:
         except Exception as error:
             given = " ".join(getattr(error, "__notes__", []))
             raise SettingError(f"{plan.name} raised {type(error).__name__}: {error}. {given}") from error
-
-
-def refuse_two_memories(config: Any, plan: NetworkPlan | None) -> None:
-    """Raise if a config asks for a memory behind a network of the user that has one of its own."""
-    for own in _own_networks(plan):
-        if own.state_size and memory_of(config) is not None:
-            raise SettingError(
-                f"memory must be None with an {own.name} that has a memory of its own (state_size {own.state_size}), "
-                f"got {config.memory!r}"
-            )
 
 
 def _own_networks(*plans: Any) -> Iterator[ModulePlan]:

@@ -18,7 +18,7 @@ from motet.algorithm import Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._greedy import Greedy
-from motet.algorithms._own import Seen, check_plan, refuse_memory, refuse_two_memories
+from motet.algorithms._own import Seen, check_plan, refuse_memory
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
@@ -55,7 +55,6 @@ class DQNConfig(ValueConfig):
         """Return the sizes of one agent's part."""
         plan = self._plan(observation_space, action_space)
         check_plan(plan, remembers=self.network is None)
-        refuse_two_memories(self, plan)
         n = padded(plan.size)
         return Sizes(weights=n, state=4 * n, counters=1, random=STREAM_BYTES if plan.draws else 0)
 

@@ -31,7 +31,7 @@ from motet.algorithm import HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._blocks import DensePlan
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._greedy import Bound, Greedy, Layered
-from motet.algorithms._own import Seen, check_plan, refuse_two_memories
+from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
@@ -171,7 +171,6 @@ class TD3Config(Freezing):
         layout = TD3Layout.of(self, observation_space, action_space)
         check_plan(layout.encoder, remembers=True)
         check_plan(layout.policy, layout.critic)
-        refuse_two_memories(self, layout.encoder)
         return Sizes(weights=layout.weights, state=2 * layout.half, counters=1, random=STREAM_BYTES)
 
     def build(
