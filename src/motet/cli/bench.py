@@ -47,13 +47,13 @@ def bench(arguments: Sequence[str]) -> int:
     Raises:
         MotetError: the installation does not include the benchmarks.
     """
-    if "benchmarks" not in sys.modules:  # imported already under `python -m benchmarks`
+    if "benchmarks" not in sys.modules:  # `python -m benchmarks` has imported it already
         if not (ROOT / "benchmarks" / "command.py").is_file():
             if {"-h", "--help"} & set(arguments):
                 sys.stdout.write(f"{USAGE}{ABSENT}\n")
                 return 0
             raise MotetError(ABSENT)
-        sys.path.insert(0, str(ROOT))  # first, because other projects have packages of that name
+        sys.path.insert(0, str(ROOT))  # first: other projects may also have a package `benchmarks`
     from benchmarks.command import run
 
     return run(arguments)

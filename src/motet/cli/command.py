@@ -100,7 +100,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 
 def _flags(command: Callable[..., Any]) -> list[str]:
-    """The flags of a command that is a function, to find the one that was meant."""
+    """The flags of a command that is a function, from which a misspelt flag is corrected."""
     names = list[str]()
     for name, parameter in inspect.signature(command).parameters.items():
         inner = dataclasses.fields(parameter.default) if dataclasses.is_dataclass(parameter.default) else ()
@@ -113,7 +113,7 @@ _PLAIN = dict(zip("▁▂▃▄▅▆▇█±…·●─━╸╺\u2011\u2013\u0
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an encoding does not have; a handler for ``codecs.register_error``."""
+    """Replace characters that an encoding cannot represent; a handler for ``codecs.register_error``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_PLAIN.get(one, "?") for one in error.object[error.start : error.end]), error.end

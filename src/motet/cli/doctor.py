@@ -25,7 +25,7 @@ __all__ = ["Finding", "doctor", "examine"]
 Verdict = Literal["ok", "warning", "missing"]
 
 TORCH_S = 60.0
-"""Seconds that the import of torch may take."""
+"""Maximum number of seconds for the import of torch."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Finding:
     found: str
     advice: str = ""
     essential: bool = False
-    """Whether motet cannot work without it."""
+    """Whether motet needs it to work at all."""
 
 
 def doctor(json: bool = False, directory: str | None = None) -> int:
@@ -233,7 +233,7 @@ def _policy_limits() -> Look:
 
 
 def _torch() -> Iterator[Finding]:
-    """What torch finds, and whether each device beside the CPU can learn."""
+    """Check torch and, on each device other than the CPU, three updates of a learner."""
     try:
         found = torch_found(TORCH_S)
     except StartError as error:
@@ -247,11 +247,13 @@ def _torch() -> Iterator[Finding]:
         if problem := device_problem(device):
             yield Finding(f"device {device}", "warning", problem, "use another device, or the CPU")
         else:
-            yield Finding(f"device {device}", "ok", f"it learns as the CPU does; train with --device {device} or auto")
+            yield Finding(
+                f"device {device}", "ok", f"updates agree with the CPU's; train with --device {device} or auto"
+            )
 
 
 def device_problem(device: str) -> str:
-    """Learn on a device in a separate process, and return what is wrong with it; empty if nothing is."""
+    """Make updates on a device in a separate process. Return the problem, or an empty string if there is none."""
     command = [sys.executable, "-c", f"from motet.cli import doctor\ndoctor.learn_on({device!r})"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_S, check=False)

@@ -80,7 +80,7 @@ class Experiment:
     def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | AgentSettings | Partner:
         """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn.
 
-        Together with settings of its own, if the table has some.
+        The config is returned with the agent's own settings, if the table has some.
         """
         if name not in self.agents:
             return default
@@ -96,7 +96,7 @@ class Experiment:
 
 def _partner(own: dict[str, Any], where: str) -> Partner:
     """The partner that the table of an agent describes."""
-    from motet.policies.limits import PolicyLimits  # here, so that help is fast
+    from motet.policies.limits import PolicyLimits  # imported here, so that --help is fast
     from motet.policies.partner import Partner
 
     if "algorithm" in own:
@@ -166,9 +166,9 @@ def changed(config: Any, values: Mapping[str, Any], where: str, others: Collecti
         if isinstance(value, Mapping):
             found[name] = _nested(getattr(config, name), value, f"{where}.{name}")
         elif isinstance(value, list):
-            found[name] = tuple(value)  # checked by the class itself
+            found[name] = tuple(value)  # the class checks the values
         elif isinstance(value, str) and kinds.get(name) == NetworkSetting:
-            found[name] = value  # made into a source by the config
+            found[name] = value  # the config imports it
         elif isinstance(value, str) and takes_function(kinds.get(name)):
             found[name] = import_function(value, f"{where}: {name}")
         else:

@@ -28,8 +28,9 @@ def export(
 
     Args:
         run: The run directory, or one of its checkpoints.
-        agent: Whose policy. It may be left out if the run has one policy.
-        torch: File for torch: a state dict of plain layers and what a loader must know. An existing file is replaced.
+        agent: The agent whose policy is written. Not needed if the run has only one policy.
+        torch: File for torch: a state dict of plain layers, and the sizes and names that a loader needs. An existing
+            file is replaced.
         onnx: File for ONNX runtimes. An existing file is replaced.
         step: Step of the checkpoint; the newest by default.
         trust: Import and run code that the run names: worlds, algorithms and networks outside of motet.

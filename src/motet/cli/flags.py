@@ -44,14 +44,17 @@ __all__ = ["TrainRequest", "parse", "place_of_world", "schedules", "static_flags
 
 _PLAIN = (int, float, str, bool)
 _SEEDS = (
-    "Train this many seeds, from --seed on, with one table and one report; side by side if there are cores for them. "
-    "--run is then the folder for the runs; if it has runs of the same experiment, they are continued."
+    "Number of seeds to train, the first of which is --seed, with one table and one report. They are trained in "
+    "parallel if there are enough cores. --run is then the folder of all runs; unfinished runs in it are continued."
 )
 DISPLAY_HELP = (
     "How the run is shown: a live table (lines where there is no terminal), plain lines, or not at all. auto: a table "
-    "in a terminal, lines in a notebook, nothing otherwise."
+    "in a terminal, lines in a notebook, otherwise nothing."
 )
-PICTURES_HELP = "Whether to write a learning curve and a GIF of an episode at the end. By default if the run is shown."
+PICTURES_HELP = (
+    "Whether to write a learning curve and a GIF of an episode at the end. By default they are written if the run is "
+    "shown."
+)
 
 COMMON = {
     "run": ("steps", "episodes", "seconds", "seed", "evaluate_every"),
@@ -76,18 +79,18 @@ class WandbFlags:
     """Weights & Biases."""
 
     wandb: bool = False
-    """Also send metrics to Weights & Biases. Each of the next four flags does that too."""
+    """Also send metrics to Weights & Biases. Each of the next four flags implies this one."""
     wandb_project: str | None = None
-    """Project of the run there. By default that of WANDB_PROJECT, or motet."""
+    """Project in Weights & Biases. Default: the value of WANDB_PROJECT, otherwise motet."""
     wandb_name: str | None = None
-    """Name of the run there. By default that of the run directory."""
+    """Name of the run in Weights & Biases. Default: the name of the run directory."""
     wandb_group: str | None = None
-    """Group of the run there."""
+    """Group of the run in Weights & Biases."""
     wandb_tags: tuple[str, ...] = ()
-    """Tags of the run there."""
+    """Tags of the run in Weights & Biases."""
 
     def given(self) -> bool | WandbSettings:
-        """Return what ``motet.train`` takes as ``wandb``."""
+        """Return the argument ``wandb`` of ``motet.train``."""
         named = {"project": self.wandb_project, "name": self.wandb_name, "group": self.wandb_group}
         found = {name: value for name, value in named.items() if value is not None}
         settings: Any = found | ({"tags": list(self.wandb_tags)} if self.wandb_tags else {})
@@ -110,7 +113,7 @@ class TrainRequest:
     pictures: bool | None
     wandb: bool | WandbSettings
     seeds: int | None = None
-    """Number of seeds, each in a run of its own; None: a single run."""
+    """Number of seeds, each trained in a separate run; None: a single run."""
     compare_exact: bool = False
 
 
@@ -167,7 +170,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
 
 
 def _flags(options: type, experiment: Experiment) -> list[str]:
-    """All flags of the command, to find the one that was meant."""
+    """All flags of the command, from which a misspelt flag is corrected."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
     names += [item.name for kind in (Settings, WandbFlags) for item in dataclasses.fields(kind)] + ["agents"]
     for item in dataclasses.fields(options):
@@ -194,7 +197,8 @@ A SCHEDULE is a number, or one of
 
 
 def place_of_world(given: Sequence[str]) -> int | None:
-    """The index of the world: 0 if the first argument is not a flag, else that of the first shipped world or .toml."""
+    """The index of the argument that names the world: 0 if the first one is not a flag, otherwise that of the first
+    shipped world or .toml file; None if there is none."""
     if given and not given[0].startswith("-"):
         return 0
     for i, token in enumerate(given):
@@ -492,7 +496,7 @@ def _schedule(info: Any) -> Any:
 
 @_registry.primitive_rule
 def _network(info: Any) -> Any:
-    """What makes a network, by its path."""
+    """A factory of networks, by its import path."""
     if info.type != NetworkSetting:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -533,7 +537,7 @@ def _read_plain(text: str) -> float | Linear | Exponential | Callable[[int], flo
         if kind in ("linear", "exponential"):
             start, end, span, *rest = numbers
             least = float(rest.pop(0)) if kind == "exponential" and rest and not rest[0].isalpha() else None
-            (by,) = cast(list[Clock | None], rest) or [None]  # the schedule checks it
+            (by,) = cast(list[Clock | None], rest) or [None]  # Linear and Exponential check it
             if kind == "linear":
                 return Linear(float(start), float(end), int(span), by)
             return Exponential(float(start), float(end), float(span), by, least)

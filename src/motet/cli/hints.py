@@ -12,7 +12,7 @@ from motet.text import nearest
 __all__ = ["foreign", "unknown_flags", "unknown_flags_of", "unknown_keys", "unknown_play_flags"]
 
 _FOREIGN: dict[str, tuple[str, ...]] = {
-    # ours: theirs. A name with a dot belongs to the algorithm's settings.
+    # motet's name: the names of other libraries. A name with a dot is a setting of the algorithm.
     "steps": (
         *("total_timesteps", "total_steps", "timesteps", "num_timesteps", "max_timesteps", "stop_timesteps"),
         "max_steps",
@@ -68,7 +68,7 @@ _ADVICE = {
     **dict.fromkeys(("parallel_policy", "parallel_policies"), "motet eval and motet tournament have it: --isolate"),
 }
 _PLAY = {
-    # ours: theirs, for motet eval and motet tournament.
+    # motet's name: the names of other libraries, for motet eval and motet tournament.
     "isolate": ("parallel_policy", "parallel_policies", "subprocess", "isolated", "separate_processes"),
     "episodes": ("n_episodes", "num_episodes", "n_eval_episodes", "eval_episodes", "evaluation_duration"),
     "jobs": ("num_workers", "n_jobs", "workers", "num_processes", "n_envs", "num_envs"),
@@ -80,7 +80,7 @@ _PLAY = {
     "film": ("render", "record"),
 }
 _OTHER = {
-    # ours: theirs, for the other commands.
+    # motet's name: the names of other libraries, for the other commands.
     "out": ("output", "output_file", "out_file", "html"),
     "humans.gamma": ("gamma", "discount", "discount_factor"),
     "every_s": ("interval", "refresh"),
@@ -94,7 +94,7 @@ _OURS = {theirs: ours for ours, names in _FOREIGN.items() for theirs in names}
 
 
 def foreign(name: str, algorithm: str) -> str:
-    """What a name of another library is called here, as flags; empty if it is not known.
+    """motet's flags for a name that another library uses; empty if the name is not known.
 
     >>> foreign("buffer_size", "dqn"), foreign("weight_sync_interval", "dqn"), foreign("colour", "dqn")
     ('--dqn.capacity', '--publish-every', '')
@@ -108,7 +108,7 @@ def foreign(name: str, algorithm: str) -> str:
 
 
 def _fields(algorithm: str) -> set[str]:
-    """The settings of an algorithm that comes with motet; none of another one."""
+    """The settings of an algorithm that comes with motet; empty for any other algorithm."""
     if algorithm not in ALGORITHMS:
         return set()
     config: Any = algorithm_config(algorithm)
@@ -125,7 +125,7 @@ def _algorithms_with(name: str) -> list[str]:
 
 
 def unknown_flags(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
-    """Why some flags of ``motet train`` were refused, and what may have been meant.
+    """The error for unknown flags of ``motet train``: why each is refused, and which flag to use instead.
 
     >>> unknown_flags(["--lr", "0.1"], ["--steps"], "dqn")
     '--lr is not a flag of motet train; use --dqn.learning-rate'
@@ -166,7 +166,7 @@ def _nearest_flag(flag: str, known: Iterable[str]) -> str:
 
 
 def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: str) -> str:
-    """Why some flags of ``motet eval`` or ``motet tournament`` were refused, and what may have been meant.
+    """The error for unknown flags of ``motet eval`` or ``motet tournament``, with the flags to use instead.
 
     >>> unknown_play_flags(["--parallel-policy"], ["--isolate"], "motet eval")
     '--parallel-policy is not a flag of motet eval; use --isolate'
@@ -188,7 +188,7 @@ def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: st
 
 
 def unknown_flags_of(command: str, unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Why some arguments of another command were refused, and what may have been meant.
+    """The error for unknown arguments of any other command, with the flags to use instead.
 
     >>> unknown_flags_of("motet report", ["--outt", "x.html"], ["--out", "--names"])
     '--outt is not a flag of motet report; did you mean --out?'
@@ -208,7 +208,7 @@ def unknown_flags_of(command: str, unknown: Sequence[str], known: Iterable[str])
 def unknown_keys(unknown: Sequence[str], known: Iterable[str], algorithm: str) -> str:
     """Unknown keys of an experiment file, each with the name that may have been meant.
 
-    The valid keys are listed only if there is no such name for one of them.
+    The valid keys are listed only if there is a key for which no such name was found.
 
     >>> unknown_keys(["stepps", "buffer_size"], ["steps", "seed"], "dqn")
     'keys must be valid, got stepps (did you mean steps?), buffer_size (use capacity in [dqn])'

@@ -162,7 +162,8 @@ def _options(kind: type[Play], world: Any, without: Sequence[str], common: bool)
 
 
 def _flags(options: Any, without: Sequence[str] = ()) -> list[str]:
-    """All flags of the command, to find the one that was meant. ``without``: fields that are not flags of it."""
+    """All flags of the command, from which a misspelt flag is corrected. ``without``: fields that are not flags of
+    it."""
     names = [item.name for item in dataclasses.fields(options) if not item.name.endswith("_")]
     for item in dataclasses.fields(options):
         prefix = {"settings_": "", "world_": "world."}.get(item.name)
@@ -204,7 +205,7 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
 
 def _made(maker: Callable[..., Any] | None, chosen: Any, keywords: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of the world, with the settings from flags."""
-    assert maker is not None  # None only with --help, which has exited
+    assert maker is not None  # None only with --help, which exits before this line
     settings = dict(keywords)
     for name, parameter in inspect.signature(maker).parameters.items():
         value = getattr(getattr(chosen, "world_", None), name, parameter.default)

@@ -38,7 +38,7 @@ def status(run: tyro.conf.Positional[Path]) -> int:
         words = f"played by the serial engine instead: {snapshot.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if snapshot.late_draws:
-        words = f"{snapshot.late_draws} late: earlier episodes were not functions of their seeds"
+        words = f"{snapshot.late_draws} late: earlier episodes did not depend on their seeds alone"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     console.print()
     console.print(frame(snapshot, history, width=console.width, height=10**6, processes=False))

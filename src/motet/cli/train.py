@@ -42,7 +42,7 @@ def train(asked: TrainRequest) -> int:
     except BaseException:
         if asked.run is None:
             with contextlib.suppress(OSError):
-                run.rmdir()  # fails, as it should, if something was written into it
+                run.rmdir()  # rmdir fails if the directory holds files, as intended
         raise
     if asked.compare_exact and not result.interrupted:
         from motet.reports.exact import compare_with_exact
@@ -62,7 +62,7 @@ def _train_seeds(asked: TrainRequest, run: Path, seeds: int) -> int:
 
 
 def _check_empty(run: Path) -> None:
-    """Raise if files that are not of a run are in the directory: a run would mix its own with them."""
+    """Raise if the directory holds files that do not belong to a run: the run's files would be mixed with them."""
     if run.is_dir() and not (run / "config.json").exists():
         others = sorted(one.name for one in run.iterdir() if one.name != ".lock")
         if others:
@@ -100,13 +100,14 @@ def resume(
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
         address: Address of the Ray cluster, if it has changed.
-        engine: Another engine than before. Steps and updates so far count as settled with this and the next settings.
-        actors: Another number of actors. Rows that keep_replay has kept then count as lost.
-        worlds_per_actor: Another number of worlds of each actor; kept rows likewise.
-        learner_processes: Another number of learner processes.
-        updates_per_step: Another number of updates per step.
-        slack: Another slack.
-        seconds: Another time limit.
+        engine: New engine. If this or one of the next settings changes, motet keeps the new updates_per_step from here
+            on, and does not make up for earlier steps.
+        actors: New number of actors. The rows that keep_replay saved are then discarded and counted as lost.
+        worlds_per_actor: New number of worlds per actor. The rows that keep_replay saved are then discarded too.
+        learner_processes: New number of learner processes.
+        updates_per_step: New number of updates per step.
+        slack: New slack: the number of updates that either side may be ahead of the pace.
+        seconds: New time limit of this session.
     """
     if trust and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

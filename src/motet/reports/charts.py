@@ -28,7 +28,7 @@ _Point = TypeVar("_Point")
 _COLOURS = 8  # in the style sheet
 _SPAN = 1000.0  # width and height of a drawing in SVG units
 _CHARACTERS = 30  # characters of labels that fit below the narrowest chart
-_EDGE = 7.0  # percent of the width within which a label would stick out of the chart
+_EDGE = 7.0  # a label nearer to the edge than this (in % of the width) would stick out of the chart
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Line:
     kind: Literal["line", "dots", "dashes"] = "line"
     """Dots are single measurements; a thin line joins them."""
     colour: int | None = None
-    """Number of the colour; by default each curve has a different colour."""
+    """Index of the colour; by default each curve gets a different colour."""
     behind: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
     """Curves that this one averages, drawn faintly behind it."""
 
@@ -397,7 +397,7 @@ def _area(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], ac
 
 
 def _runs(points: Iterable[_Point | None]) -> list[list[_Point]]:
-    """Split points at gaps."""
+    """Split a list of points where one is missing (None)."""
     found: list[list[_Point]] = [[]]
     for point in points:
         if point is None:

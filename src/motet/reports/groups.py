@@ -86,7 +86,8 @@ def _named(groups: Sequence[Group]) -> list[str]:
     if len(groups) == 1:
         return ["all runs"]
     keys = differing(groups)
-    keys.sort(key=lambda key: any(key not in one.settings for one in groups))  # settings that all of them have first
+    # Settings that all groups have come first.
+    keys.sort(key=lambda key: any(key not in one.settings for one in groups))
     ends = [_end(key) for key in keys]
     titles = {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
     for count in (len(keys), *range(1, len(keys))):
@@ -123,10 +124,10 @@ def _exactly(config: Mapping[str, Any]) -> str:
 
 
 def _completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Add the settings that only some runs give to the others, with their defaults.
+    """Complete the settings of all runs: a setting that only some of them record gets its default in the others.
 
-    Older versions of motet did not have all settings, and a world's settings are given only if they are not the
-    defaults. Only classes of motet are asked for their defaults: a report runs no other code.
+    Older versions of motet did not have all settings, and a world's settings are recorded only if they differ from the
+    defaults. Defaults are looked up for motet's own classes only: a report runs no other code.
     """
     every = [
         part
@@ -230,7 +231,8 @@ def _settings(config: Mapping[str, Any], uniform: bool) -> dict[str, str]:
 
 
 def _flatten(prefix: str, value: Any, into: dict[str, str], inside: bool = False) -> None:
-    """Flatten nested settings. Small values ``inside`` of a dataclass, such as schedules, stay in one line."""
+    """Flatten nested settings. ``inside``: the value is a field of a dataclass; small values there, such as schedules,
+    stay in one line."""
     if not isinstance(value, Mapping) or (inside and _is_small(value)):
         words = _words(value)
         if _end(prefix) == "class":  # motet.algorithms.dqn:DQNConfig is shown as DQN

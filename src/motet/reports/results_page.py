@@ -60,7 +60,7 @@ def score_cell(one: Score) -> Shown:
 
 
 def shared_line(result: SeededResult) -> str:
-    """Return a sentence about the shared policies; empty if no policy is shared."""
+    """Return a sentence that names the shared policies; empty if no policy is shared."""
     shared = [one["name"] for one in result.policies if one.get("shared") or one["kind"] == "joint"]
     names = map(label, dict.fromkeys(shared))
     return f"{', '.join(names)}: one object acts for all agents of the policy (shared)" if shared else ""

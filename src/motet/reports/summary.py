@@ -60,7 +60,7 @@ def summarise(
         words = f"played by the serial engine instead: {result.fell_back}"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if result.late_draws:
-        words = f"{result.late_draws} late: earlier episodes were not functions of their seeds"
+        words = f"{result.late_draws} late: earlier episodes did not depend on their seeds alone"
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
     if words := _learned_nothing(history):
         console.print(Text(plain(words), style="bold yellow"), soft_wrap=True)
@@ -77,7 +77,7 @@ def summarise(
 
 
 def draw(run: Path, *, trust: bool = False, on_message: Callable[[str], None]) -> None:
-    """Write pictures into the directory of a run. Say of each one that cannot be made why."""
+    """Write pictures into the directory of a run. If one cannot be made, print the reason."""
     for what, make in _pictures(run, trust):
         line = _picture(what, make).plain
         if "none: " in line:
@@ -147,11 +147,12 @@ def _episodes(history: Sequence[Snapshot], partner: str) -> int:
 
 
 def _rate(result: Result, history: Sequence[Snapshot]) -> float:
-    """Steps per second of the last session, from its first steps on: without the time in which processes start."""
+    """Steps per second of the last session, counted from its first steps, so that the start of processes is left
+    out."""
     session: list[Snapshot] = []
     for look in reversed(history):
         if session and look.seconds >= session[-1].seconds:
-            break  # the end of the session before
+            break  # the previous session ends here
         session.append(look)
     known = [look for look in session if look.steps > result.began]
     if len(known) < 2 or known[0].seconds <= known[-1].seconds:

@@ -138,4 +138,5 @@ def write_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
 
 
 def _contiguous(arrays: Arrays) -> Arrays:
-    return {name: np.asarray(array, order="C") for name, array in arrays.items()}  # ascontiguousarray adds an axis
+    # np.ascontiguousarray would give a scalar an axis
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}

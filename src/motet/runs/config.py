@@ -73,7 +73,8 @@ def _function(function: Any) -> dict[str, Any]:
 
 
 def rebuild(plain: Any, *, trust: bool = False) -> Any:
-    """Rebuild the value that :func:`describe` was given. ``trust`` allows classes outside of motet."""
+    """Rebuild the value from which :func:`describe` made these plain values. ``trust`` allows classes outside of
+    motet."""
     if isinstance(plain, list):
         return tuple(rebuild(item, trust=trust) for item in plain)
     if not isinstance(plain, Mapping):
@@ -87,7 +88,7 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
     values = {key: rebuild(item, trust=trust) for key, item in plain.items() if key != "class"}
     if "class" not in plain:
         return values
-    if "function" in plain:  # a network's source, which imports it later
+    if "function" in plain:  # the source of a network: the function is imported when it is needed
         _load(plain["function"], "motet", trust)
     kind = _load(plain["class"], "motet", trust)
     if not (isinstance(kind, type) and is_dataclass(kind)):

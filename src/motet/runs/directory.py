@@ -95,7 +95,8 @@ class RunDirectory:
     def change_config(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         """Replace ``config.json``. ``before``: the config that the caller has read and used.
 
-        A run that needs no ``trust`` (:mod:`motet.runs.trust`) still needs none, also if this adds its first code
+        A run that needs no ``trust`` (:mod:`motet.runs.trust`) still needs none afterwards, even if the new config is
+        the first to name code
         outside of motet.
         """
         self.write_json("config.json", config)
@@ -192,7 +193,7 @@ class RunDirectory:
                 raise
 
     def rewrite(self, name: str, write: Callable[[], object]) -> None:
-        """Let ``write`` replace a file of this name."""
+        """Call ``write``, which replaces a file of this name."""
         with self._writing():
             write()
 

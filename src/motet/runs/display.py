@@ -46,7 +46,7 @@ __all__ = [
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _WIDE = 110  # a terminal with at least this many columns gets a wider table
 _DISPENSABLE = ("episodes", "updates", "lag", "version", "replay", "upd/s", "loss", "steps/s", "eval", "trend")
-"""Columns that a narrow terminal does without, in this order."""
+"""Columns that are dropped on a narrow terminal, in this order."""
 _TREND = 4  # minimum width of the trend
 _LONG_WAIT_S = 4.0  # after this many seconds the display names what a process waits for
 _PARTNERS_SHOWN = 8  # maximum number of partners that the table shows
@@ -197,7 +197,8 @@ def frame(
     parts.append(_progress(snapshot, history, width))
     if snapshot.fell_back:
         parts.append(Text("using the serial engine instead of processes", style="bold yellow"))
-    if gone := rows_gone(snapshot) if width < _WIDE else _not_logged(snapshot):  # a wide table has the rows
+    # A wide table has columns for what rows_gone returns.
+    if gone := rows_gone(snapshot) if width < _WIDE else _not_logged(snapshot):
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
@@ -333,7 +334,7 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
         total=max(snapshot.limit, 1),
         completed=min(snapshot.steps, snapshot.limit),
         width=room,
-        complete_style="cyan",  # rich's own is a red, the colour of errors
+        complete_style="cyan",  # rich's default colour is a red, as of errors
         finished_style="green",
     )
     grid = Table.grid(padding=(0, 3, 0, 0))
@@ -383,7 +384,8 @@ def times(spent: Mapping[str, float]) -> str:
 
 
 def time_lines(snapshot: Snapshot, lately: bool = False) -> list[Text]:
-    """How each process spends its time, and what limits the run; ``lately``: in the last seconds, else since it began.
+    """How each process spends its time, and what limits the run; ``lately``: in the last ten seconds, otherwise since
+    the run began.
 
     Processes beyond the twelfth are left out, and counted.
     """
@@ -424,7 +426,7 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
         return "wait", "is starting", "dim"
     if row.beat_s > _LONG_WAIT_S:
         return "silent", f"no heartbeat for {row.beat_s:.0f} s", "red"
-    if row.waits_for == Wait.EVALUATION.words:  # normal, however long it takes
+    if row.waits_for == Wait.EVALUATION.words:  # a normal state, however long it lasts
         return "wait", "", "dim"
     if row.waits_for and waits_s >= _LONG_WAIT_S:
         return "wait", f"waits for {row.waits_for}, {waits_s:.0f} s", "yellow"
@@ -487,7 +489,7 @@ def _returns(agents: Sequence[AgentRow]) -> str:
     return f"{total} ({worst} {short(low)} to {best} {short(high)})"
 
 
-# ---- again and again
+# ---- repeated output
 
 
 class Display(Protocol):
@@ -577,6 +579,6 @@ def display(
     """A display on this output: a live table, or lines."""
     console = console or Console(highlight=False, force_jupyter=False)
     if console.options.ascii_only and isinstance(console.file, io.TextIOWrapper):
-        console.file.reconfigure(errors="replace")  # a question mark rather than an error
+        console.file.reconfigure(errors="replace")  # print a question mark instead of raising
     table = kind == "table" and console.is_terminal and not console.is_dumb_terminal
     return (Live if table else Lines)(console, title, history)

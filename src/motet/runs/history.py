@@ -47,7 +47,7 @@ _NOT_COUNTED = {"steps", "updates", "version", "version_before", "restarts", *_L
 COUNTERS = tuple(item.name for item in fields(AgentRow) if item.type == "int" and item.name not in _NOT_COUNTED)
 """Counters of an agent. They start at 0 in each session, except those that a kept replay continues."""
 
-_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what a damaged line may raise
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # errors that a damaged line can cause
 _MAX_SAID = 500  # number of lines of the run's log that are shown
 
 
@@ -252,7 +252,7 @@ class SessionCounts:
         self.restarts.add({row.name: row.restarts for row in now.processes}, is_new)
         for agent in now.agents:
             counts = self.counters.setdefault(agent.name, _Counts())
-            # These two start at 0 in each session.
+            # Episodes and versions start at 0 in each session.
             counts.add({"episodes": agent.episodes, "version": agent.version - agent.version_before}, is_new)
             counts.add({name: getattr(agent, name) for name in COUNTERS if name != "episodes"})
         self.rows.append(({**team, "mean_return": sum(returns) if returns else math.nan}, agents))
@@ -314,7 +314,7 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
 
 
 def _half(deviation: float, episodes: int) -> float:
-    """Half of the 95 % interval of a mean over episodes, from their population standard deviation."""
+    """Half of the 95 % interval of a mean over episodes, given their population standard deviation."""
     return _t(episodes) * deviation / math.sqrt(max(episodes - 1, 1))
 
 

@@ -88,7 +88,7 @@ class Show:
         self._draw(lambda screen: screen.say(line))
         if self._run is None:
             return
-        # Ignored here: if the disk is full, the run ends with that error at its next checkpoint.
+        # The error is ignored here: if the disk is full, the next checkpoint fails and ends the run.
         with contextlib.suppress(OSError), (self._run / "logs" / "run.log").open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain(line)}\n")
 

@@ -142,7 +142,7 @@ class TensorBoard:
         self._writer.add_event(self._event(wall_time=time.time(), step=snapshot.steps, summary=summary))
 
     def _text(self, tag: str, text: str) -> Any:
-        """Return a value for the page of texts."""
+        """Return a value that TensorBoard shows on its page of texts."""
         from tensorboard.compat.proto import summary_pb2, tensor_pb2, types_pb2
 
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
@@ -158,7 +158,7 @@ class TensorBoard:
 
 
 class WandbSettings(TypedDict, total=False):
-    """Where a run goes in Weights & Biases, and how it is found there."""
+    """Project, name, group and tags of a run in Weights & Biases."""
 
     project: str
     """Name of the project. Default: the value of ``WANDB_PROJECT`` or, without it, ``motet``."""

@@ -10,7 +10,7 @@ __all__ = ["ACTIVITIES", "WAITS", "AgentRow", "PartnerRow", "ProcessRow", "Snaps
 
 
 class Wait(IntEnum):
-    """What a process may be waiting for: a number, a text, and the activity as which the time is counted."""
+    """What a process may be waiting for: a number, a text, and the activity to which the waiting time is added."""
 
     NOTHING = 0, "", ""
     START = 1, "its start", "start"
@@ -43,7 +43,8 @@ class Work(IntEnum):
     """
 
     POLICIES = 20
-    """Actors: choosing actions and writing rows. Includes waits for weights and for room, which are counted twice."""
+    """Actors: choosing actions and writing rows. Waiting for weights and for room is included here, and also counted as
+    waiting."""
     BATCHES = 21
     """Learners: drawing batches, and writing their priorities."""
     UPDATES = 22
@@ -134,7 +135,7 @@ class ProcessRow:
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
     memory_bytes: int | None = None
-    """Its resident memory without what it shares with others; None where that is not known, as on other nodes."""
+    """Its resident memory, without memory shared with other processes; None if unknown, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 

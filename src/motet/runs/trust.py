@@ -82,7 +82,7 @@ def _named_by_policy(text: str) -> Iterator[str]:
 def remember(run: Path, config: Mapping[str, Any]) -> None:
     """Record a run of this user, if its config names code outside of motet.
 
-    A state directory that cannot be written is no error: such a run needs ``trust``, as a run of somebody else does.
+    If the state directory cannot be written, nothing is raised. The run then needs ``trust``, like one of another user.
     """
     foreign, state = foreign_code(config), state_directory()
     if not foreign or state is None:
@@ -105,7 +105,7 @@ def is_own(run: Path, config: Mapping[str, Any]) -> bool:
 def make_importable(run: Path, config: Mapping[str, Any]) -> bool:
     """If the run is one of this user, add the folders of its code to ``sys.path``. Return whether it is.
 
-    So its code is imported from where it was when the run was trained, and not from the current directory.
+    Its code is then imported from the folders in which it was when the run was trained, not from the current directory.
     """
     record = _record(run, config)
     if record is None:
@@ -139,7 +139,7 @@ def _file(state: Path, run: Path) -> Path:
 
 
 def _digest(config: Mapping[str, Any]) -> str:
-    """Return a digest of the values, not of the file: what is checked is then exactly what is used."""
+    """Return a digest of the values. The file is not read again: it could have changed since the values were read."""
     as_read = json.loads(json.dumps(config))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
