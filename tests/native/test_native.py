@@ -273,7 +273,7 @@ def test_leaves_that_do_not_fit_are_refused(leaves, roots, error):
 
 @pytest.mark.parametrize("arguments", [(0, 16), (4, 7), (4, 12), (2**62, 32)])
 def test_lanes_that_cannot_be_made(arguments):
-    with pytest.raises(SettingError, match="must be those of a lane that can be made"):
+    with pytest.raises(SettingError, match="capacity must be 1 or more, and row size"):
         _native.lane_format(line(100), *arguments, 1, False, False)
     with pytest.raises(SpecError, match="must have at least"):
         _native.lane_format(line(2), 4, 16, 1, False, False)

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #elif defined(__APPLE__)
-// Public since macOS 14.4; weak, so that older systems poll.
+// Public since macOS 14.4. The symbols are weak: on older systems they are null, and waiters poll.
 extern "C" {
 int os_sync_wait_on_address_with_timeout(void*, std::uint64_t, std::size_t, std::uint32_t, std::uint32_t, std::uint64_t)
     __attribute__((weak_import));
@@ -57,14 +57,15 @@ inline void word_wake(std::atomic<u32>* word) {
 struct Spin {
   static constexpr i64 kBudgetNs = 20000, kRetryNs = 100000, kMostRetryNs = 1000000;
   u32 skip = 0, penalty = 0;
-  i64 typical = kRetryNs / 2;  // follows the median of the waits, bounded
+  i64 typical = kRetryNs / 2;  // estimate of the median wait, within bounds
   i64 retry() const { return typical >= kMostRetryNs / 2 ? kRetryNs : 2 * typical; }
   i64 budget() {
     if (skip == 0) return penalty ? retry() : kBudgetNs;
     --skip;
     return 0;
   }
-  // After a sleep: the whole wait took ns. Steps of a fixed share follow the median, which rare long waits do not move.
+  // Called after a sleep, with the duration of the whole wait. The estimate changes by a fixed share of itself, so it
+  // follows the median: rare long waits do not move it far.
   void slept(i64 ns) {
     typical += ns > typical ? typical / 8 : -typical / 8;
     typical = typical < kRetryNs / 2 ? kRetryNs / 2 : typical > kMostRetryNs / 2 ? kMostRetryNs / 2 : typical;
@@ -81,10 +82,11 @@ struct Spin {
 
 struct alignas(kLine) Bell {
   std::atomic<u32> count;    // rings so far
-  std::atomic<u32> waiters;  // a hint that saves the system call; a killed waiter leaves it too high, which is harmless
+  // Number of waiters; at 0 ring() makes no system call. A killed waiter leaves it too high, which is harmless.
+  std::atomic<u32> waiters;
   u8 pad[kLine - 8];
 
-  // No sleep is longer than this, so that not even a wrong hint (written by a hostile peer) can block a waiter for ever.
+  // Maximum duration of one sleep: even if a hostile peer writes a wrong number of waiters, no waiter blocks for ever.
   static constexpr i64 kSliceNs = 100000000;
 
   void ring() {

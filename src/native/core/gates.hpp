@@ -1,14 +1,15 @@
 // The gates of one row of a GRU or an LSTM, forwards and backwards, as in torch.nn.GRUCell and torch.nn.LSTMCell.
 //
-// x and y hold the gates' sums of the inputs and of the state, biases included. h (and c, of an LSTM) are replaced by
-// their new values. What a backward pass needs is kept in blocks of `size` numbers, if there is room for it:
+// x and y hold the weighted sums of the gates over the inputs and over the state, biases included. h (and c of an LSTM)
+// are replaced by their new values. Unless `kept` is null, it receives what a backward pass needs, in blocks of `size`
+// numbers:
 //
-//   GRU    r  z  n  q  h        q is the state's sum of n, h the state before
-//   LSTM   i  f  g  o  h  c  t  h and c are the state before, t is tanh of the new c
+//   GRU    r  z  n  q  h        q: the weighted sum of n over the state; h: the old state
+//   LSTM   i  f  g  o  h  c  t  h and c: the old state; t: tanh of the new c
 //
-// The backward pass replaces the gates in there by the gradients of their sums: of r, z, n, q, or of i, f, g, o. dh holds
-// the gradient of the new h that comes from later rows and becomes the part of the gradient of the old h that does not
-// go through the gates' sums; dc holds the gradient of the new c and becomes that of the old c.
+// The backward pass replaces the gates in `kept` by the gradients of their weighted sums: of r, z, n, q, or of i, f, g, o.
+// On entry dh holds the gradient of the new h that comes from later rows. On return it holds the gradient of the old h,
+// except for the part that comes from the weighted sums. dc holds the gradient of the new c, then that of the old c.
 #pragma once
 #include <initializer_list>
 

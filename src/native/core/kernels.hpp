@@ -21,8 +21,8 @@ namespace kernel {
 #endif
 #endif
 
-// Adds the 16 sums of each of 16 outputs, given as vectors of any width, to 16 totals by the same tree: lane l adds lane
-// l + 8, then l + 4, l + 2, l + 1.
+// Adds up the 16 running sums of each of 16 outputs, given as vectors of any width. The order is always that of the same
+// tree: lane l adds lane l + 8, then l + 4, l + 2, l + 1.
 #ifdef MOTET_SHUFFLE
 MOTET_INLINE void add_lanes(Floats16 (*sums)[1], float* totals) {
   Floats16 a[8], b[4], c[2];
@@ -75,8 +75,8 @@ MOTET_INLINE void add_lanes(V (*sums)[kParts], float* totals) {
 }
 #endif
 
-// Sums of one block of 16 outputs for kRows rows, kAtOnce outputs at a time: a loaded weight is used for all rows. The
-// order of a row's sums does not depend on kRows and kAtOnce.
+// Computes one block of 16 outputs for kRows rows, kAtOnce outputs at a time, so that each weight is loaded once for all
+// rows. The order in which a row is summed does not depend on kRows and kAtOnce.
 template <class V, u64 kAtOnce, u64 kRows>
 MOTET_INLINE void block(const float* const* row, const float* const* end, const float* const* xs, const float (*last)[kLanes],
                         u64 whole, bool rest, V (*sums)[kLanes][kLanes / (sizeof(V) / sizeof(float))]) {

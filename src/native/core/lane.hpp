@@ -22,29 +22,29 @@ constexpr int kVersionShift = 8;  // meta word: version of the policy that acted
 struct alignas(kLine) Lane {
   static constexpr u64 kMagic = 0x31454e414c5f5f4dull;  // "M__LANE1"
   u64 magic, capacity, row_bytes, spec_hash;
-  u64 checked;  // rows end with a checksum
+  u64 checked;  // each row ends with a checksum
   u64 once;     // the writer waits instead of overwriting rows that the reader has not released
   u8 pad0[kLine - 48];
   // The writer's words.
-  alignas(kLine) std::atomic<u64> reserve;  // rows begun
-  std::atomic<u64> head;                    // rows complete
+  alignas(kLine) std::atomic<u64> reserve;  // number of rows begun
+  std::atomic<u64> head;                    // number of complete rows
   std::atomic<u64> incarnation;             // raised by each writer that takes over
   std::atomic<u64> broken;                  // segments that broke off without an end
-  std::atomic<u64> broken_at;               // head at which the last broken segment was counted, so that it counts once
+  std::atomic<u64> broken_at;               // head when the last broken segment was counted, so that it counts once
   std::atomic<u64> waits, waited_ns;        // how often and how long the writer waited for room
   std::atomic<u64> finals;                  // final rows; stored after the head, so that a death loses one at most
 
   // The reader's words.
-  alignas(kLine) std::atomic<u64> released;  // rows below may be overwritten (used if `once`)
-  std::atomic<u64> taken;                    // rows below were handed out; stored before `released`; a restarted reader
-                                             // continues here
+  alignas(kLine) std::atomic<u64> released;  // rows with smaller numbers may be overwritten (used if `once`)
+  std::atomic<u64> taken;                    // rows with smaller numbers were returned; stored before `released`; a
+                                             // restarted reader continues here
   u8 pad2[kLine - 16];
   Bell room;  // rung by the reader when it releases rows
 
   // Check for impossible sizes first: a product that wraps around would pass every later check.
   static bool possible(u64 capacity, u64 row_bytes) { return row_bytes && capacity <= kMost / row_bytes; }
   static u64 bytes(u64 capacity, u64 row_bytes) { return sizeof(Lane) + round_up(capacity * row_bytes, kLine); }
-  // Inner loops step from place to place, because a division per row would cost more than the copy of a small row.
+  // Inner loops increment the place, because a division per row would cost more than copying a small row.
   u8* at(u64 place) { return reinterpret_cast<u8*>(this) + sizeof(Lane) + place * row_bytes; }
   u64 place(u64 row) const { return row % capacity; }
   u64 after(u64 place) const { return place + 1 == capacity ? 0 : place + 1; }

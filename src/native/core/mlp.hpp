@@ -61,9 +61,9 @@ class Mlp {
   u64 widest_ = 0, weights_ = 0, end_ = 0;
 };
 
-// Epsilon-greedy with two uniform draws in [0, 1) for each row, used or not, so that the random stream does not depend on
-// the values. Greedy without draws; among equal values the first one is chosen. Returns the first row whose mask allows
-// no action, or -1.
+// Chooses epsilon-greedy actions. Each row consumes two uniform draws in [0, 1), even if it does not need them, so that
+// the random stream does not depend on the values. Without draws the choice is greedy. Among equal values the first one
+// is chosen. Returns the first row whose mask allows no action, or -1.
 inline i64 choose(const float* values, const u8* mask, const double* draws, double epsilon, i64 first_action, u64 rows, u64 n,
                   i64* actions) {
   for (u64 r = 0; r < rows; ++r) {

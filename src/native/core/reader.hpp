@@ -22,12 +22,12 @@ struct Rules {
   bool reward_double = false;
   bool prioritised = false;
   double alpha = 0.6, epsilon = 1e-6;  // priority p becomes (p + epsilon) ** alpha
-  // Sampled are sequences of `length` consecutive rows, of which the first `burn_in` are not learned from; 0: single
+  // A sample is a sequence of `length` consecutive rows, of which the first `burn_in` are not learned from; 0: single
   // transitions. A prioritised sequence begins at a multiple of the rows that are learned from, so that each row is
   // among those of exactly one sequence.
   u64 length = 0, burn_in = 0;
 
-  u64 span() const { return std::max<u64>(length, 1) + n_step; }  // rows that one sample looks at
+  u64 span() const { return std::max<u64>(length, 1) + n_step; }  // number of rows that one sample needs
   u64 stride() const { return std::max<u64>(length, 1) - burn_in; }
 };
 
@@ -36,12 +36,12 @@ struct Copy {
   u8* to;
   u64 offset, bytes;  // within a row
   u64 frames;         // number of consecutive rows that are stacked
-  bool next;          // transitions: from the end of the transition. Fragments and sequences: also the rows after them
+  bool next;          // transitions: copy from the end. Fragments and sequences: also copy the rows after them
 };
 
 // The arrays of a batch.
 struct Target {
-  u64 rows = 0;    // transitions, fragments or sequences
+  u64 rows = 0;    // number of transitions, fragments or sequences
   u64 length = 0;  // rows of a fragment or a sequence; 0 for transitions
   std::vector<Copy> copies;
   void* reward = nullptr;
@@ -59,29 +59,29 @@ enum class Draw { kOk, kTooFew, kNoStart, kLapped, kOverrun, kCorrupt };
 
 class Reader {
  public:
-  enum class Read : unsigned char { kNo, kYes };  // not a plain byte, which may alias everything
+  enum class Read : unsigned char { kNo, kYes };  // an enum: a plain byte could alias everything
   static constexpr u64 kLive = ~u64(0);
   struct LaneState {
     Lane* lane;
     u32 partition;
     u64 base;       // index of its first leaf in the partition's tree
-    u64 end = kLive;  // rows from here on are not looked at; kLive: the lane's head is the end
-    u64 floor = 0;  // rows below are forgotten
-    u64 cursor = 0;               // take: next row to hand out
-    u64 cursor_before = 0;        // take: the cursor before the current call
-    u64 taken_over = 0;           // rows below are accounted for in `read`
-    u64 prioritised = 0;          // rows below have received their first priority
-    u64 zeroed = 0;               // rows below have priority zero
+    u64 end = kLive;  // first row that is not read; kLive: the end is the lane's head
+    u64 floor = 0;  // rows with smaller numbers are never sampled again
+    u64 cursor = 0;               // for take: the next row to return
+    u64 cursor_before = 0;        // for take: the cursor before the current call
+    u64 taken_over = 0;           // for rows with smaller numbers `read` is up to date
+    u64 prioritised = 0;          // rows with smaller numbers have received their first priority
+    u64 zeroed = 0;               // rows with smaller numbers have priority zero
     u64 low = 0, high = 0;        // first rows of transitions are drawn from [low, high)
     u64 low_place = 0;
     u64 tail = 0;                 // the lane's tail after the last copy
-    std::vector<Read> read;       // by place: whether its row was part of a batch
+    std::vector<Read> read;       // by place: whether the row there was part of a batch
   };
   struct Partition {
     double share;
-    double carry = 0;  // so that shares are exact over batches
-    u64 rows = 0;      // rows to draw from, summed over its lanes
-    u64 want = 0;      // its number of rows in the batch being drawn
+    double carry = 0;  // what rounding left over, so that shares are exact over many batches
+    u64 rows = 0;      // number of rows to draw from in all its lanes
+    u64 want = 0;      // number of its rows in the batch that is being drawn
     std::vector<u32> lanes;
     std::unique_ptr<SumTree> tree;
   };
@@ -92,8 +92,8 @@ class Reader {
   Rng rng;
   Counters counters;
   float max_priority = 1.0f;
-  u64 room = 0;  // with given ends: rows that a writer may append to a lane while the ends are those
-  u64 bad_lane = 0, bad_row = 0;  // of the last kCorrupt
+  u64 room = 0;  // number of rows that a writer may append to a lane between two calls of limit()
+  u64 bad_lane = 0, bad_row = 0;  // where the last kCorrupt was found
 
   void prepare() {
     for (auto& p : partitions) p.lanes.clear();
@@ -110,15 +110,15 @@ class Reader {
       for (u32 p = 0; p < partitions.size(); ++p) partitions[p].tree = std::make_unique<SumTree>(base[p]);
   }
 
-  // Fixes where the lanes end, so that what is drawn and taken does not depend on how far the writers are by now. The
-  // oldest rows of a lane, which up to `room` rows after its end may overwrite meanwhile, are not drawn either.
+  // Fixes the end of each lane, so that draws do not depend on how many rows the writers have appended since. A writer
+  // may append up to `room` rows after the end. The oldest rows, which it may overwrite by that, are not drawn either.
   void limit(const u64* ends, u64 most) {
     for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i].end = ends[i];
     room = most;
   }
 
-  // A restarted reader does not know which of the rows that it finds were read: it counts none of them as unread. Rows
-  // that were released after the state was saved may be overwritten already, and are not handed out again.
+  // A restarted reader does not know which of the stored rows were read before, and counts none of them as unread. Rows
+  // that were released after the state was saved may be overwritten already, and are not returned again.
   void adopt() {
     for (auto& s : lanes) {
       s.taken_over = head_of(s);
@@ -127,7 +127,7 @@ class Reader {
     }
   }
 
-  // The priorities of all places, partition after partition, which adopt() cannot rebuild. Both save and load call
+  // Saves or loads the priorities of all places by partition, because adopt() cannot rebuild them. Both call
   // ready() first, so that new rows have received their first priority.
   void save_priorities(float* out) {
     ready();
@@ -196,7 +196,7 @@ class Reader {
     for (auto& s : lanes) s.floor = (s.cursor = head_of(s)) + more;
   }
 
-  // ---- consume once, in order
+  // ---- rows that are read once, in order
 
   // Fragments of t.length rows, plus one row for the observation after them, that were not handed out yet: the first of
   // every lane, then the second of every lane, and so on.
@@ -230,7 +230,8 @@ class Reader {
       u64 r = s.cursor > keep ? s.cursor - keep : 0;
       u64 taken = s.lane->taken.load(std::memory_order_relaxed), released = s.lane->released.load(std::memory_order_relaxed);
       if (s.cursor == taken && r == released) continue;
-      s.lane->taken.store(s.cursor, std::memory_order_relaxed);  // first: a death in between repeats no rows
+      // `taken` is stored first: if the process dies before the next store, no row is returned twice.
+      s.lane->taken.store(s.cursor, std::memory_order_relaxed);
       s.lane->released.store(r, std::memory_order_release);
       s.lane->room.ring();
     }
@@ -238,13 +239,13 @@ class Reader {
 
  private:
   struct Drawn {
-    u64 out;                 // its row in the batch
+    u64 out;                 // index in the batch
     LaneState* from;
     u64 place, end;          // places where the transition starts and ends
     const u8 *first, *last;  // the rows in these places
     Drawn() {}               // not zeroed, because everything is overwritten
   };
-  std::vector<u64> index_;      // scratch: indices of leaves of a tree
+  std::vector<u64> index_;      // scratch memory: indices of the tree's leaves
   std::vector<Drawn> pending_;  // the rows of a batch that are still to be filled
   std::vector<float> value_;
   std::vector<u8> scratch_;
@@ -286,18 +287,19 @@ class Reader {
     p.rows = 0;
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
-      if (s.lane->once) {  // rows are not drawn but taken: count those that can still be taken
+      if (s.lane->once) {  // if rows are taken instead of drawn: count those that can still be taken
         p.rows += available(s);
         continue;
       }
       u64 head = s.end, tail = head + room > s.lane->capacity ? head + room - s.lane->capacity : 0;
-      while (s.end == kLive) {  // both must be of one moment: between two loads the writer could move on by any number of rows
+      while (s.end == kLive) {  // until head did not change while tail was read
         head = s.lane->head.load(std::memory_order_acquire);
         tail = s.lane->tail();
         std::atomic_thread_fence(std::memory_order_acquire);
         if (s.lane->head.load(std::memory_order_relaxed) == head) break;
       }
-      // A stack needs the n_frames - 1 rows before its row, unless no row was ever overwritten.
+      // A stack of frames needs the n_frames - 1 rows before its row. If nothing was overwritten yet, all rows can be
+      // used.
       s.low = std::max(s.floor, tail ? tail + rules.n_frames - 1 : 0);
       s.high = head >= rules.span() ? head - rules.span() + 1 : 0;
       if (s.low > s.high) s.low = s.high;
@@ -314,7 +316,7 @@ class Reader {
   void account(LaneState& s, u64 head) {
     u64 cap = s.lane->capacity, from = s.taken_over;
     if (head <= from) return;
-    u64 round = std::min(head, from + cap);  // rows after a whole round have overwritten rows that this reader never saw
+    u64 round = std::min(head, from + cap);  // rows from here to `head` have overwritten rows that were never counted
     counters.overwritten_unread += head - round;
     for (u64 i = from; i < round;) {
       u64 place = i % cap, n = std::min(round - i, cap - place);
@@ -329,7 +331,7 @@ class Reader {
     u64 cap = s.lane->capacity;
     index_.clear();
     value_.clear();
-    // Every place, since after a whole round the rows at multiples of the stride lie in others.
+    // Visit every place: once the ring is full, the rows at multiples of the stride are in other places than before.
     for (u64 i = std::max(s.zeroed, s.low > cap ? s.low - cap : 0); i < s.low; ++i) {
       index_.push_back(s.base + i % cap);
       value_.push_back(0);
@@ -344,7 +346,7 @@ class Reader {
     p.tree->set(index_.data(), value_.data(), index_.size());
   }
 
-  // Draws rows [first, first + n) of the batch from one partition, and repeats it until each is intact.
+  // Fills rows [first, first + n) of the batch from one partition, and draws again until each of them is intact.
   Draw fill(Partition& p, const Target& t, u64 first, u64 n, double beta) {
     constexpr int kRounds = 1000;
     pending_.resize(n);
@@ -373,7 +375,7 @@ class Reader {
     for (u64 b = 0; b < bytes; b += kLine) __builtin_prefetch(p + b);
   }
 
-  // Whether there is anything to learn from the transition or the sequence that starts here.
+  // Whether the sequence that starts here has a transition to learn from.
   bool teaches(Lane* lane, u64 place) const {
     for (u64 skip = rules.burn_in; skip; --skip) place = lane->after(place);
     for (u64 left = rules.stride(); left; --left, place = lane->after(place))
@@ -381,7 +383,7 @@ class Reader {
     return false;
   }
 
-  // Follows the transition that starts in a place to its end, for its rewards and its discount.
+  // Follows an n-step transition from its first place to its end, and sums its rewards and its discount.
   struct Followed {
     double reward;
     float discount;
@@ -480,7 +482,7 @@ class Reader {
   template <class How>
   void copy_all(const Copy& c, How how) {
     const u64 n = pending_.size(), bytes = c.bytes, offset = c.offset;
-    const bool next = c.next, large = bytes > 2 * kLine;  // smaller arrays are near what walk() has just read
+    const bool next = c.next, large = bytes > 2 * kLine;  // smaller arrays are close to the bytes that walk() has read
     const Drawn* const drawn = pending_.data();
     u8* const to = c.to;
     auto from = [=](u64 k) { return (next ? drawn[k].last : drawn[k].first) + offset; };
@@ -494,7 +496,7 @@ class Reader {
   // Rows that were overwritten meanwhile stay pending; intact rows are marked as read.
   Draw verify(Partition& p, const Target& t) {
     std::atomic_thread_fence(std::memory_order_acquire);
-    bool untouched = true;  // whether no row that could have been drawn was overwritten
+    bool untouched = true;  // true if none of the rows that could have been drawn was overwritten
     for (u32 l : p.lanes) {
       LaneState& s = lanes[l];
       s.tail = s.lane->tail();
@@ -528,7 +530,7 @@ class Reader {
   bool draw_uniform(Partition& p, const Target& t) {
     u64 total = window(p);
     if (total == 0) return false;
-    Rng stream = rng;  // kept in registers, like the window of the first lane, which is often the only one
+    Rng stream = rng;  // in registers, like the window of the first lane: often there is only one lane
     const Window first = window_of(p.lanes[0]);
     for (Drawn& d : pending_) {
       const u64 at = stream.below(total);
@@ -539,7 +541,7 @@ class Reader {
     return true;
   }
 
-  // Rows from which there is nothing to learn are skipped. After many failed draws, walk from row to row instead.
+  // Rows without a transition to learn from are skipped. After many failed draws, search row by row instead.
   bool draw_another(Partition& p, const Target& t, Drawn& d) {
     constexpr u64 kTries = 64;
     u64 at = 0, total = window(p);
@@ -557,7 +559,7 @@ class Reader {
     return n;
   }
 
-  struct Window {  // the rows of a lane that are drawn from
+  struct Window {  // the range of rows of a lane from which rows are drawn
     LaneState* from;
     u32 lane;
     u64 low, low_place, rows, capacity;
@@ -583,7 +585,7 @@ class Reader {
     }
   }
 
-  // Importance weights are computed here, because in a later round the leaf may belong to another row.
+  // Importance weights are computed here, because later the writer may reuse the place and its leaf for another row.
   bool draw_by_priority(Partition& p, const Target& t, double beta) {
     if (!(p.tree->total() > 0)) return false;
     double scale = double(p.tree->positive()) / p.tree->total();
@@ -594,7 +596,7 @@ class Reader {
       while (l + 1 < p.lanes.size() && lanes[p.lanes[l + 1]].base <= index_[k]) ++l;
       LaneState& s = lanes[p.lanes[l]];
       u64 cap = s.lane->capacity, place = index_[k] - s.base;
-      // The only row in [zeroed, zeroed + capacity) that lies in this place.
+      // The number of the row in this place, of which there is one in [zeroed, zeroed + capacity).
       u64 row = s.zeroed - s.zeroed % cap + place;
       t.lane[i] = p.lanes[l];
       t.row[i] = row < s.zeroed ? row + cap : row;
@@ -672,7 +674,7 @@ class Reader {
     }
   }
 
-  // Writes what a fragment or a sequence says of the transition that starts in a place, if one does.
+  // Writes the reward, discount and flags of the transition that starts in a place, if one starts there.
   void describe(Lane* lane, const Target& t, u64 out, u64 place) const {
     const bool start = lane->startable(place);
     Followed f{0, 0, place, 0};

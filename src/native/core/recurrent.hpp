@@ -14,11 +14,11 @@ namespace motet {
 
 enum class Cell { gru, lstm };
 
-// Arrays of one agent: sequences of rows. Null: not wanted.
+// Arrays of one agent with sequences of rows. A null array is not computed.
 struct Sequences {
   u64 count, length;
   const float *x, *memory;  // [count, length, inputs], [count, length, state]
-  const u8* begin;          // [count, length]: whether the state before a row is its memory; the first row always begins
+  const u8* begin;          // [count, length]: whether a row starts from `memory`; the first row always does
   float *out, *kept;        // [count, length, size], [count, length, kept]
 };
 
@@ -32,7 +32,7 @@ class Recurrent {
   u64 inputs() const { return inputs_; }
   u64 size() const { return size_; }
   u64 state() const { return lstm_ ? 2 * size_ : size_; }
-  u64 kept() const { return lstm_ ? 7 * size_ : 5 * size_; }  // numbers kept of a row for the backward pass
+  u64 kept() const { return lstm_ ? 7 * size_ : 5 * size_; }  // values per row that are kept for the backward pass
   u64 weights() const { return gates_ * (inputs_ + size_); }  // multiplications for one row
   u64 end() const {                                           // minimum number of values in the flat vector
     return std::max(std::max(at_[0] + gates_ * inputs_, at_[1] + gates_ * size_), std::max(at_[2], at_[3]) + gates_);
@@ -74,8 +74,8 @@ class Recurrent {
     }
   }
 
-  // grad: of out; rows before learn_from neither get nor pass on a gradient. flat_grad and x_grad are overwritten, as far
-  // as they are wanted; kept is used up.
+  // grad: gradient of out; rows before learn_from neither get nor pass on a gradient. flat_grad and x_grad are
+  // overwritten unless they are null. The contents of `kept` are overwritten too.
   void backward(const float* flat, const Sequences& s, const float* grad, u64 learn_from, float* flat_grad, float* x_grad) const {
     through_time(flat, s, grad, learn_from);
     // Rows in the order of memory: all of them, or the learned end of each sequence.
@@ -105,12 +105,12 @@ class Recurrent {
   }
 
  private:
-  static constexpr u64 kRows = 32;  // sequences at a time, so that their sums stay in the cache
+  static constexpr u64 kRows = 32;  // number of sequences per block, so that a block's sums stay in the cache
 
   struct Work {
     u64 size, state;
     std::unique_ptr<float[]> room;
-    float *x, *h, *c, *of_x, *of_h;  // inputs, states, and the gates' sums of both
+    float *x, *h, *c, *of_x, *of_h;  // inputs, states, and the weighted sums of the gates over each of them
     Work(const Recurrent& r, u64 rows)
         : size(r.size_), state(r.state()), room(new float[rows * (r.inputs_ + 2 * r.size_ + 2 * r.gates_)]), x(room.get()),
           h(x + rows * r.inputs_), c(h + rows * r.size_), of_x(c + rows * r.size_), of_h(of_x + rows * r.gates_) {}
@@ -134,8 +134,8 @@ class Recurrent {
                                                           work.h + r * size_, work.c + r * size_, kept, size_);
   }
 
-  // Calls f(first gate's sum, their number, where their gradients lie in a row of `kept`) for the sums of the state. Those
-  // of a GRU's n have another gradient than the sums of the inputs.
+  // Calls f(first sum, number of sums, offset of their gradients in a row of `kept`) for the weighted sums over the state.
+  // For n of a GRU, the gradient of the sum over the state differs from that of the sum over the inputs.
   template <class F>
   void for_each_sum(F f) const {
     if (lstm_) return f(u64(0), gates_, u64(0));
@@ -150,7 +150,7 @@ class Recurrent {
     });
   }
 
-  // Replaces the gates in `kept` by the gradients of their sums, from the last row to learn_from.
+  // Replaces the gates in `kept` by the gradients of their weighted sums, from the last row back to learn_from.
   void through_time(const float* flat, const Sequences& s, const float* grad, u64 learn_from) const {
     std::vector<float> dh(s.count * size_), dc(lstm_ ? s.count * size_ : 0);
     for (u64 t = s.length; t-- > learn_from;) {

@@ -19,7 +19,7 @@ static_assert(std::atomic<u32>::is_always_lock_free && std::atomic<u64>::is_alwa
               "motet needs lock-free 32 and 64 bit atomics: a lock inside them would be private to each process");
 
 constexpr u64 kLine = 64;  // a cache line; also the alignment of every structure and array
-constexpr u64 kMost = u64(1) << 62;  // no structure is larger: sums of a few sizes cannot wrap around
+constexpr u64 kMost = u64(1) << 62;  // maximum size of a structure, so that sums of a few sizes cannot wrap around
 constexpr u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
 inline void cpu_relax() {
@@ -56,7 +56,7 @@ inline void copy_racy(void* to, const void* from, u64 n) {
   const u8* s = static_cast<const u8*>(from);
   for (u64 i = 0; i < n; ++i) __atomic_store_n(d + i, __atomic_load_n(s + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 #else
-  switch (n) {  // sizes of scalars are copied without a call
+  switch (n) {  // sizes of scalars are copied inline, without a call of memcpy
     case 1: std::memcpy(to, from, 1); return;
     case 4: std::memcpy(to, from, 4); return;
     case 8: std::memcpy(to, from, 8); return;
@@ -91,7 +91,7 @@ T load_racy(const void* from) {
   return v;
 }
 
-// A 64-bit checksum for the debug mode; quick, and sensitive to order.
+// A 64-bit checksum for the debug mode. It is fast, and depends on the order of the bytes.
 inline u64 checksum(const void* bytes, u64 n, u64 h = 0x9e3779b97f4a7c15ull) {
   const u8* p = static_cast<const u8*>(bytes);
   for (; n >= 8; n -= 8, p += 8) {
@@ -116,7 +116,7 @@ struct Rng {
     s[3] = rotl(s[3], 45);
     return r;
   }
-  // Uniform below n, without bias (Lemire's rejection).
+  // A uniform integer in [0, n), without bias (Lemire's rejection method).
   u64 below(u64 n) {
     for (;;) {
       unsigned __int128 m = (unsigned __int128)next() * n;

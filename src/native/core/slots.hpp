@@ -13,7 +13,7 @@ struct alignas(kLine) Slots {
   u64 magic, n_slots, payload_bytes, stride, checked;
   u8 pad0[kLine - 40];
   alignas(kLine) std::atomic<u64> published;  // completed publications; the newest is in slot (published - 1) % n_slots
-  std::atomic<u64> newest;                    // its version: only a hint, to show lag; the slot has the exact one
+  std::atomic<u64> newest;                    // newest version: only a hint, to show lag; the slot has the exact number
   std::atomic<u64> incarnation;
   u8 pad1[kLine - 24];
   Bell bell;
@@ -61,7 +61,7 @@ struct alignas(kLine) Slots {
   u64 publish(const void* head, u64 head_bytes, const void* body, u64 body_offset, u64 body_bytes, u64 version) {
     u64 n = published.load(std::memory_order_relaxed);
     Slot* s = slot(n % n_slots);
-    u64 even = s->sequence.load(std::memory_order_relaxed) & ~u64(1);  // a writer that died while writing left it odd
+    u64 even = s->sequence.load(std::memory_order_relaxed) & ~u64(1);  // it is odd if a writer died while writing
     s->sequence.store(even + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     copy_racy(s->payload(), head, head_bytes);

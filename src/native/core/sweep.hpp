@@ -70,8 +70,8 @@ struct Flat {
   }
 };
 
-// The value V where a goal is already achieved: 0, or 1, or (kStay: the human stays) 0 for the human's V, and for its
-// attainment the probability that the goal is achieved again after the step.
+// The value in states where the goal is already achieved: 0 (kZero) or 1 (kOne). With kStay, the human does nothing
+// there: its V is 0, and its attainment is the probability that the goal still holds after the step.
 enum class Holding { kZero, kOne, kStay };
 
 // The columns of the humans: column c is one goal of one human; the columns of human h are first[h] .. first[h + 1].
@@ -280,7 +280,7 @@ struct RobotSweep {
   Flat g;
   Columns c;
   const T* policy = nullptr;          // [states, width]: given policies of the humans; null: those of `humans`
-  HumanSweep<T> humans;               // solves for the humans in the same sweep, unless their policies are given
+  HumanSweep<T> humans;               // computes the humans' policies in the same sweep, unless they are given
   const double* weights = nullptr;    // [states or 1, columns]: weights of the goals
   u64 weights_stride = 0;             // columns, or 0 if all states share one row
   const double* given = nullptr;      // [states, robots]: the robot's policy, if it is evaluated; null: computed from Q_r
@@ -312,7 +312,7 @@ struct RobotSweep {
   }
 
  private:
-  void end(u64 s) const {  // all that is zero stays as it is
+  void end(u64 s) const {  // all other arrays are zero already
     if (!policy) settle_terminal(c, s, humans.value);
     settle_terminal(c, s, value);
     robot_value[s] = terminal;
@@ -403,7 +403,7 @@ struct RobotSweep {
     const double* robot = robot_policy + s * c.robots;
     std::vector<double> sum(goals, 0.0), v(goals, 0.0);
     u64 current = 0;
-    auto close = [&] {  // weight the sums of one action of the human by its probability for each goal
+    auto close = [&] {  // for each goal: weight the sum of the current action by the action's probability
       for (u64 k = 0; k < goals; ++k) v[k] += load(pi[current * goals + k]) * sum[k];
       std::fill(sum.begin(), sum.end(), 0.0);
     };
@@ -498,11 +498,11 @@ struct DecisionSweep {
   const i64* rows = nullptr;               // [states * actions + 1]
   const std::int32_t* successor = nullptr;
   const double *weight = nullptr, *earned = nullptr;  // earned: [states * actions]
-  const std::uint8_t* terminal = nullptr;  // [states]: do not change `to`
+  const std::uint8_t* terminal = nullptr;  // [states]: states whose entry in `to` is not changed
   double gamma = 1;
 
   double q(u64 row, const double* from) const {
-    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;  // four sums, so that additions need not wait for each other
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;  // four sums, so that no addition waits for the previous one
     i64 k = rows[row];
     const i64 end = rows[row + 1];
     for (; k + 3 < end; k += 4) {

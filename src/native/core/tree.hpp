@@ -59,7 +59,7 @@ class SumTree {
     }
   }
 
-  // One leaf from each of n equal slices of the total, in order. Needs total() > 0.
+  // Divides the total into n equal slices and samples one leaf from each, in order. Needs total() > 0.
   void sample(Rng& rng, u64 n, u64* index) {
     double slice = total() / double(n);
     rest_.resize(n);

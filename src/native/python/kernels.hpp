@@ -8,7 +8,7 @@ namespace motet {
 // Below this many multiplications the interpreter's lock is kept: releasing it costs more than the work.
 constexpr u64 kUnlockFrom = 200'000;
 
-// Runs `work`, without the lock if that is worth it. Returns None, or null with an error.
+// Runs `work`, and releases the lock if the work is long enough. Returns None, or null with an error set.
 template <class Work>
 PyObject* without_lock(u64 multiplications, Work work) {
   try {

@@ -29,7 +29,7 @@ PyObject* lane_format(PyObject*, PyObject* args) {
   int checked, once;
   if (!PyArg_ParseTuple(args, "OKKKpp", &buffer, &capacity, &row, &hash, &checked, &once)) return nullptr;
   if (!capacity || row < 8 || row % 8 || !Lane::possible(capacity, row))
-    return raise("SettingError", "capacity and row size must be those of a lane that can be made, got %llu rows of %llu bytes", capacity, row);
+    return raise("SettingError", "capacity must be 1 or more, and row size a multiple of 8 that fits into memory, got %llu rows of %llu bytes", capacity, row);
   View memory;
   if (!memory.take_shared(buffer, "memory of a lane", Lane::bytes(capacity, row))) return nullptr;
   memory.as<Lane>()->format(capacity, row, hash, checked, once);

@@ -9,7 +9,7 @@ PyObject* writer_type = nullptr;  // motet._native.LaneWriter
 struct LaneWriters {
   std::vector<PyObject*> held;
   std::vector<LaneWriter*> writers;
-  std::vector<u64> asked;  // by lane: the call that last named it
+  std::vector<u64> asked;  // by lane: number of the last call that named the lane
   u64 calls = 0;
 
   ~LaneWriters() {
@@ -181,7 +181,7 @@ PyObject* counts_rows(PyObject* o, PyObject*) {
   return unbox<LaneCounts>(o).sum([](const Lane& lane) { return lane.head.load(std::memory_order_acquire); });
 }
 
-// A fragment needs the row after it, whose observation is its last next observation.
+// A fragment needs one more row, whose observation is the next observation of the fragment's last row.
 PyObject* counts_fragments(PyObject* o, PyObject* given) {
   u64 length = PyLong_AsUnsignedLongLong(given);
   if (PyErr_Occurred() || length == 0) {

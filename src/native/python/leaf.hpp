@@ -9,18 +9,18 @@
 namespace motet {
 
 struct LeafSpec {
-  u64 offset, bytes;      // within a row
+  u64 offset, bytes;      // position and size within a row
   bool stacked;           // gathered as n_frames consecutive rows
   bool next;              // gathered from the end of the transition too
   std::string name;       // for errors: "observation/camera"
-  u32 root;               // which argument it is found in
+  u32 root;               // index of the argument that has the value
   PyObject* path;         // tuple of keys into that argument
   Dtype dtype;
   std::vector<Py_ssize_t> shape;
   u64 items;
   bool finite;            // NaN and infinity are refused
-  bool nested;            // there are keys in that path
-  PyObject* numpy_dtype = nullptr;  // of the last array that has passed all checks
+  bool nested;            // the path is not empty
+  PyObject* numpy_dtype = nullptr;  // dtype object of the last array that passed all checks
 
   LeafSpec() = default;
   LeafSpec(const LeafSpec&) = delete;

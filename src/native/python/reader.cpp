@@ -76,7 +76,7 @@ struct LaneReader {
     r.prepare();
     for (auto& s : r.lanes)
       if (u64 kept = s.cursor - s.lane->released.load(std::memory_order_acquire); s.lane->once && std::min(s.cursor, r.rules.n_frames - 1) > kept) {
-        raise("SettingError", "n_frames must be at most %llu, got %llu: a reader that stacked fewer has released the rows before",
+        raise("SettingError", "n_frames must be at most %llu, got %llu: an earlier reader with fewer frames has released older rows",
               ull(kept + 1), n_frames);
         return nullptr;
       }
@@ -142,7 +142,7 @@ PyObject* outcome(LaneReader& h, Draw d, u64 wanted) {
     case Draw::kLapped:
       return raise("NotReadyError", "the writers overwrite rows faster than the reader can copy them; use a larger capacity");
     case Draw::kOverrun:
-      return raise("NotReadyError", "a writer overwrote rows that the end of its lane, which was given, protects: it wrote more than %llu rows after it",
+      return raise("NotReadyError", "a writer overwrote rows that may still be sampled: it wrote more than %llu rows after the given end of its lane",
                    ull(h.reader.room));
     case Draw::kCorrupt:
       return raise("CorruptionError", "lane %llu, row %llu: the checksum does not match the bytes", ull(h.reader.bad_lane),
@@ -294,12 +294,12 @@ PyObject* reader_state(PyObject* o, PyObject* array) {
     for (std::size_t i = 0; i < r.lanes.size(); ++i) {
       u64 head = r.lanes[i].lane->head.load(std::memory_order_acquire);
       const u64* rows = w + state_words(r) - 2 * (r.lanes.size() - i);
-      if (rows[0] > head + 1 || rows[1] > head)  // the next row may be forgotten already
+      if (rows[0] > head + 1 || rows[1] > head)  // +1: forget(open=True) also excludes the next row
         return raise("SettingError", "state must not be past the %llu rows written to lane %zu, got row %llu: it belongs to another replay",
                      ull(head), i, ull(std::max(rows[0], rows[1])));
     }
   auto move = [&](auto& field) {
-    static_assert(sizeof(field) <= 8, "a word each");
+    static_assert(sizeof(field) <= 8, "each field must fit into one word");
     if (Save) {
       *w = 0;
       std::memcpy(w, &field, sizeof field);

@@ -18,7 +18,8 @@ inline bool all_finite(const u8* bytes, u64 n) {
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
     return value;
   };
-  // Zero times a finite number is zero, otherwise NaN, which the sum keeps. Branch-free, so that it vectorises.
+  // Zero times a finite number is zero, zero times NaN or infinity is NaN, and a sum with NaN is NaN. There is no branch,
+  // so that compilers vectorise the loop.
   T sum[8] = {};
   u64 i = 0;
   for (; i + 8 <= n; i += 8)

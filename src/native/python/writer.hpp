@@ -13,16 +13,16 @@ struct LaneWriter {
   View memory;
   Lane* lane;
   std::vector<LeafSpec> leaves;
-  std::vector<PyObject*> names;  // of arguments: roots, terminated, truncated, version, then final_<root>
+  std::vector<PyObject*> names;  // names of arguments: roots, terminated, truncated, version, then final_<root>
   std::size_t roots;
   std::vector<bool> has_final;  // by root: whether the last step of an episode needs a final_<root>
   u64 incarnation;
   double timeout_s;
-  u64 ahead = 0;  // the place after that of the next row
+  u64 ahead = 0;  // the place after the next row's place
   bool begin = true;
   bool busy = false;  // another thread is inside append, waiting or copying without the interpreter's lock
   Spin spin;
-  std::vector<Value> values, finals;  // reused, because making them again would cost more than a small row
+  std::vector<Value> values, finals;  // reused, because allocating them again would cost more than writing a small row
 
   ~LaneWriter() {
     for (PyObject* n : names) Py_DECREF(n);
@@ -294,12 +294,12 @@ inline PyObject* LaneWriter::append(PyObject* const* args, Py_ssize_t nargs, PyO
     Py_DECREF(first);
     if (!ok) return nullptr;
     if (rows == 0 && (terminated || truncated))
-      return raise("SpecError", "%s must have at least the row that ended the episode, got 0 rows with terminated or truncated", leaf.name.c_str());
+      return raise("SpecError", "%s must have 1 or more rows with terminated or truncated, got 0", leaf.name.c_str());
     if (rows == 0) return PyLong_FromUnsignedLongLong(lane->head.load(std::memory_order_relaxed));
   }
 
   bool end = terminated || truncated;
-  // Everything is checked before the first byte is written: a refused row leaves no trace.
+  // Everything is checked before the first byte is written, so that a refused row changes nothing.
   if (busy) return PyErr_Format(PyExc_RuntimeError, "another thread is writing to this lane: a lane has one writer at a time");
   Hold hold(*this);
   if (!take_values(given, end, many ? rows : 0, 0, hold)) return nullptr;
