@@ -7,6 +7,7 @@ from typing import Any
 
 import griffe
 
+_INDENT = "    "
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
 
 
@@ -30,16 +31,28 @@ def as_markdown(text: str) -> str:
     2
     ```
     """
-    lines, inside = [], False
+    lines, inside, literal = list[str](), False, False
     for line in _ROLE.sub(r"`\1`", text).splitlines():
         starts = line.lstrip().startswith(">>>")
+        if literal and line.strip() and not line.startswith(_INDENT):
+            while not lines[-1]:
+                lines.pop()
+            lines += ["```", ""]
+            literal = False
+        if literal:
+            lines.append(line.removeprefix(_INDENT))
+            continue
         if starts and not inside:
             lines.append("```pycon")
             inside = True
         elif inside and not line.strip():
             lines.append("```")
             inside = False
-        lines.append("" if line.strip() == "::" else re.sub(r"::$", ":", line))
-    if inside:
+        if line == "::":  # at the left margin it would belong to the section of arguments above it
+            lines.append("```python")
+            literal = True
+            continue
+        lines.append(re.sub(r"::$", ":", line))
+    if inside or literal:
         lines.append("```")
     return "\n".join(lines)
