@@ -153,6 +153,7 @@ def test_checks_know_errors_alone():
 PARTS = {
     f"motet.world.{name}" for name in ("pettingzoo", "objects", "self_driven", "spaces", "model", "coded", "measured")
 }
+PARTS |= {"motet.world.goal_sampler"}
 PARTS |= {"motet.system.raised", "motet.system.imports"}
 
 

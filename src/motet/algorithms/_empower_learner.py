@@ -32,7 +32,10 @@ class ModelRows(Transitions):
     Attributes:
         share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
         ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
+        row_weight: ``[A, B, 1]``: weight of the row for Q_r; None: 1.
     """
+
+    row_weight: Tensor | None = None
 
     def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(batch, goals, device, dtype)
@@ -47,7 +50,8 @@ class Targets(NamedTuple):
     loss: Tensor  # [A, B, R]: -Q_r
     power: Tensor  # [A, N, humans]: X_h of the successors
     value: Tensor  # [A, N]: V_r of the successors, 0 where terminal
-    row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r, 1 on average; None: 1. V_e's weight contains it.
+    row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r; None: 1
+    fresh: Tensor | None = None  # [A, B, 1]: 0 for rows that expired, 1 on average; None: 1. All weights contain it.
 
 
 class Scheduled(NamedTuple):
@@ -100,16 +104,26 @@ class Formulas:
         """Return pi_r, proportional to (-Q_r)^(-beta)."""
         return torch.softmax(log_loss * -beta, dim=-1)
 
-    def robot_value(self, attainment: Tensor, log_loss: Tensor, now: Scheduled) -> tuple[Tensor, Tensor]:
-        """Return X_h and V_r of states that are not terminal."""
+    def attained(self, attainment: Tensor, holds: Tensor) -> Tensor:
+        """Return V_e as it counts for X_h and later V_e: by the convention for goals that hold already."""
+        if self.config.achieved == "stay":
+            return attainment
+        return torch.where(holds > 0, float(self.config.achieved == "one"), attainment)
+
+    def power(self, attainment: Tensor) -> Tensor:
+        """Return X_h in closed form, over all goals."""
+        return (attainment if self.config.zeta == 1 else attainment**self.config.zeta) @ self.weights
+
+    def robot_value(self, power: Tensor, log_loss: Tensor, now: Scheduled) -> Tensor:
+        """Return V_r of states that are not terminal."""
         config = self.config
-        raised = attainment if config.zeta == 1 else attainment**config.zeta
-        power = raised @ self.weights
         utility = -((power**-config.xi).mean(-1) ** config.eta)
         expected = -(self.robot_policy(log_loss, now.beta) * log_loss.exp()).sum(-1)
-        return power, now.lasting.squeeze(2) * utility + expected
+        return now.lasting.squeeze(2) * utility + expected
 
-    def targets(self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, now: Scheduled) -> Targets:
+    def targets(
+        self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, now: Scheduled, power: Tensor | None = None
+    ) -> Targets:
         """Return the targets.
 
         Args:
@@ -117,12 +131,13 @@ class Formulas:
             attainment: V_e of the successors, ``[A, N, goals]``.
             log_loss: log(-Q_r) of the successors, then of the rows' states, ``[A, N + B, R]``.
             now: the values of the schedules.
+            power: X_h of the successors, ``[A, N, humans]``; None: in closed form.
         """
-        config, n = self.config, rows.n
-        if config.achieved != "stay":
-            attainment = torch.where(rows.holds > 0, float(config.achieved == "one"), attainment)
-        power, value = self.robot_value(attainment, log_loss[:, :n], now)
-        value = value.masked_fill(rows.ended, 0.0)
+        n = rows.n
+        attainment = self.attained(attainment, rows.holds)
+        if power is None:
+            power = self.power(attainment)
+        value = self.robot_value(power, log_loss[:, :n], now).masked_fill(rows.ended, 0.0)
         alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
         gain = torch.where(rows.holds > 0, 1.0, now.human_gamma * alive)
         moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], now.beta), rows.reach)
@@ -132,7 +147,7 @@ class Formulas:
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
         lost = torch.einsum("abprk,abpk->abpr", rows.reach, taken(value.unsqueeze(2), rows.at).squeeze(4))
         loss = -now.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
-        return Targets(aim, weight, loss, power, value)
+        return Targets(aim, weight, loss, power, value, rows.row_weight)
 
 
 def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
@@ -157,7 +172,7 @@ class Empower(FlatRows):
 
     def _prepare(self, config: EmpowerConfig, coded: CodedModel, agents: int) -> None:
         self.config, self.coded = config, coded
-        self.counters = np.zeros((agents, 2), np.int64)  # updates of V_e, and of Q_r
+        self.counters = np.zeros((agents, config.counters(coded)), np.int64)  # updates of V_e, and of Q_r
         self._formulas = Formulas(config, coded, self._device)
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
@@ -174,24 +189,33 @@ class Empower(FlatRows):
         """Learn from one batch."""
         raise NotImplementedError
 
-    def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[bool]]:
-        """Return the targets of a batch, and for each agent whether it learns Q_r in its stage."""
+    def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[list[bool]]]:
+        """Return the targets of a batch, and for each network whether each agent learns it in its stage."""
         config = self.config
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
-        rows = ModelRows(batch, len(self.coded.weights), self._device)
-        targets = self._formulas.targets(rows, *self._of_targets(rows), Scheduled.of(config, counts, self._device))
-        alone = len(config.stages.names) == 1
-        learns = [alone or config.stages.index(*count) > 0 for count in counts]
-        if any(learns):
+        rows = self._read(batch)
+        attainment, log_loss, *power = self._of_targets(rows)
+        targets = self._formulas.targets(rows, attainment, log_loss, Scheduled.of(config, counts, self._device), *power)
+        learns = [[config.learns(i, *count) for count in counts] for i in range(len(config.learned_from))]
+        if any(learns[1]):
             self._check_power(rows, targets.power)
         if config.expires:
             floors = [value_at(config.oldest, step, config.stages, updates) for step, updates in counts]
             fresh = self._device.to_device(_row_weights(batch.extra["made"], floors)).unsqueeze(2)
-            targets = targets._replace(weight=targets.weight * fresh, row_weight=fresh)
+            both = fresh if targets.row_weight is None else targets.row_weight * fresh
+            targets = targets._replace(weight=targets.weight * fresh, row_weight=both, fresh=fresh)
         return rows, targets, learns
 
-    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
-        """Return V_e of the successors, and log(-Q_r) of the successors and of the states, by the target weights."""
+    def _read(self, batch: Batch) -> ModelRows:
+        """Return what a batch says."""
+        return ModelRows(batch, len(self.coded.weights), self._device)
+
+    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, ...]:
+        """Return what targets depend on, by the target weights.
+
+        That is V_e of the successors, log(-Q_r) of the successors and of the states, and X_h of the successors if it
+        has a network.
+        """
         raise NotImplementedError
 
     def _rates(self, schedule: Any, steps: Sequence[int]) -> list[float]:
@@ -228,17 +252,20 @@ class Empower(FlatRows):
 class EmpowerNetworks(FlatLearner, Empower):
     """The learning half with a network for V_e of all goals, and one for log(-Q_r)."""
 
+    metrics = _METRICS
+
     def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
         plans = config.plans(coded)
-        first = padded(plans[0].size)
-        n, starts = first + padded(plans[1].size), (0, first)
-        parts = [slice(at, at + plan.size) for at, plan in zip(starts, plans, strict=True)]
+        n, parts = 0, []
+        for plan in plans:
+            parts.append(slice(n, n + plan.size))
+            n += padded(plan.size)
 
         def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
             for plan, part in zip(plans, parts, strict=True):
                 plan.initialise(row[part], rng)
 
-        super().__init__(n, seeds, initialise, device, _METRICS, streams=any(plan.draws for plan in plans))
+        super().__init__(n, seeds, initialise, device, self.metrics, streams=any(plan.draws for plan in plans))
         self._prepare(config, coded, len(seeds))
         both = list(zip(plans, parts, strict=True))
         self._online = [plan.bind(self._weights[:, part], self._grad[:, part], seed=self._seed) for plan, part in both]
@@ -258,9 +285,13 @@ class EmpowerNetworks(FlatLearner, Empower):
         for i, adam in enumerate(self._adams):
             adam.load(self._steps_of(self.counters[:, i]))
 
-    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, Tensor]:
+    def _encoded(self, rows: ModelRows) -> Tensor:
+        """Return the inputs for all states of a batch, ``[A, N + B, inputs]``."""
         flat = self.coded.encode(rows.codes.reshape(-1, rows.codes.shape[2]))
-        self._x = self._device.to_device(flat).view(*rows.codes.shape[:2], self._inputs)
+        return self._device.to_device(flat).view(*rows.codes.shape[:2], self._inputs)
+
+    def _of_targets(self, rows: ModelRows) -> tuple[Tensor, ...]:
+        self._x = self._encoded(rows)
         attainment = torch.sigmoid(self._target[0].forward(self._x).out[:, : rows.n])
         return attainment, self._target[1].forward(self._x).out
 
@@ -269,39 +300,50 @@ class EmpowerNetworks(FlatLearner, Empower):
         """Learn from one batch."""
         config = self.config
         rows, targets, learns = self._learn_targets(batch, steps)
-        x, count = self._x[:, rows.n :].contiguous(), batch.reward.shape[1]
-        rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
-
-        done = self._online[0].forward(x, learn=True)
-        error = torch.sigmoid(done.out) - targets.attainment  # the gradient of the cross-entropy
-        self._online[0].backward(done, error * targets.weight / count)
-        # log(-Q_r) with the loss  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
-        done = self._online[1].forward(x, learn=True)
-        robot_error = 1 - targets.loss.clamp_min(config.floor) * torch.exp(-done.out)
-        slope = robot_error.clamp_min(-_STEEPEST)
-        if targets.row_weight is not None:
-            slope *= targets.row_weight
-        self._online[1].backward(done, slope / count)
+        rates = [self._rates(schedule, steps) for schedule in self._schedules()]
+        errors = self._gradients(rows, targets)
         for grad in self._grads:
             clip_rows(grad, config.max_grad_norm)
-        self._note(batch, rows, targets, error, robot_error)
-        self._adams[0].step(rates[0], config.adam_eps)
-        self.counters[:, 0] += 1
-        self._learn_robot(rates[1], learns)
+        self._note(batch, rows, targets, *errors)
+        for network, own in enumerate(learns):
+            self._step(network, rates[network], own)
         self._move_targets(config.target_every, config.target_rate)
         return Update(self._metrics)
 
-    def _learn_robot(self, rates: list[float], learns: list[bool]) -> None:
-        """Take a step of Q_r for the agents whose stage has it."""
+    def _schedules(self) -> list[Any]:
+        """Return the learning rates of the networks."""
+        return [self.config.learning_rate, self.config.robot_learning_rate]
+
+    def _gradients(self, rows: ModelRows, targets: Targets) -> list[Tensor]:
+        """Set the gradients of the networks; return the errors of V_e and of Q_r."""
+        x = self._x[:, rows.n :].contiguous()
+        done = self._online[0].forward(x, learn=True)
+        error = torch.sigmoid(done.out) - targets.attainment  # the gradient of the cross-entropy
+        self._online[0].backward(done, error * targets.weight / x.shape[1])
+        return [error, self._robot_gradient(x, targets)]
+
+    def _robot_gradient(self, x: Tensor, targets: Targets) -> Tensor:
+        """Set the gradient of log(-Q_r) for the states of the rows; return the error."""
+        # The loss is  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
+        done = self._online[1].forward(x, learn=True)
+        error = 1 - targets.loss.clamp_min(self.config.floor) * torch.exp(-done.out)
+        slope = error.clamp_min(-_STEEPEST)
+        if targets.row_weight is not None:
+            slope *= targets.row_weight
+        self._online[1].backward(done, slope / x.shape[1])
+        return error
+
+    def _step(self, network: int, rates: list[float], learns: list[bool]) -> None:
+        """Take a step of a network for the agents whose stage has it."""
         if not any(learns):
             return
         # Before their stage the moments are 0, so a gradient of 0 changes nothing.
         if not all(learns):
-            self._grads[1].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
-        self._adams[1].step(rates, self.config.adam_eps)
-        self.counters[:, 1] += learns
+            self._grads[network].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
+        self._adams[network].step(rates, self.config.adam_eps)
+        self.counters[:, network] += learns
         if not all(learns):
-            self._adams[1].load(self._steps_of(self.counters[:, 1]))
+            self._adams[network].load(self._steps_of(self.counters[:, network]))
 
 
 class EmpowerTables(Empower):
@@ -336,7 +378,7 @@ class EmpowerTables(Empower):
     def update(self, batch: Batch, steps: Sequence[int]) -> Update:
         """Learn from one batch."""
         config = self.config
-        rows, targets, learns = self._learn_targets(batch, steps)
+        rows, targets, (_, learns) = self._learn_targets(batch, steps)
         rates = self._rates(config.learning_rate, steps), self._rates(config.robot_learning_rate, steps)
         aim, weight, loss = (part.numpy() for part in targets[:3])
         row_weight = np.ones_like(loss)

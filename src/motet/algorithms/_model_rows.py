@@ -18,7 +18,7 @@ from motet.algorithm import Field
 from motet.errors import ModelError, SettingError
 from motet.world.coded import Bounded, CodedModel, Facts
 
-__all__ = ["AsksModel", "ModelQueries", "RowLayout"]
+__all__ = ["Answer", "AsksModel", "ModelQueries", "RowLayout"]
 
 _MOST_PROFILES = 32
 
@@ -61,8 +61,20 @@ class RowLayout(NamedTuple):
     hold_bytes: int
 
     @classmethod
-    def of(cls, config: AsksModel, coded: CodedModel) -> RowLayout:
-        """Return the layout for a model; raise if the model cannot be learned with these settings."""
+    def of(cls, config: AsksModel, coded: CodedModel, drawn: int = 0) -> RowLayout:
+        """Return the layout for a model; raise if the model cannot be learned with these settings.
+
+        Args:
+            config: the settings.
+            coded: the model.
+            drawn: number of goals of each human that are drawn for a row; 0: all goals are listed.
+        """
+        goals = len(coded.humans) * drawn if drawn else len(coded.weights)
+        if not goals:
+            raise SettingError(
+                f"goals must be listed for this algorithm, got a sampler, a {type(coded.sampler.sampler).__name__}: "
+                "use the algorithm empower_sampled"
+            )
         profiles = math.prod(coded.actions[human] for human in coded.humans)
         if config.profiles == "all" and profiles > _MOST_PROFILES:
             raise SettingError(
@@ -79,7 +91,7 @@ class RowLayout(NamedTuple):
             )
         return cls(
             profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
-            coded.space.dtype.name, len(coded.weights), coded.hold_bytes,
+            coded.space.dtype.name, goals, -(-goals // 8),
         )  # fmt: skip
 
     def fields(self) -> dict[str, Field]:
@@ -93,6 +105,15 @@ class RowLayout(NamedTuple):
             "number": Field((p, r, s), "uint8"),  # the successors of each robot action, by number
             "probability": Field((p, r, s), "float32"),
         }
+
+
+class Answer(NamedTuple):
+    """What the model says about a state and a profile."""
+
+    fields: dict[str, npt.NDArray[Any]]
+    """The fields of a row."""
+    successors: list[Any]
+    """The distinct successors, by number."""
 
 
 class ModelQueries:
@@ -115,14 +136,12 @@ class ModelQueries:
         """Share of the questions so far that were answered from memory."""
         return self.answers.found / max(self.answers.asked, 1)
 
-    def ask(self, key: bytes, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    def ask(self, key: bytes, state: Any, profile: Sequence[int]) -> Answer:
         """Return the successors of all robot actions under a profile. ``key``: the state's code as bytes."""
-        answer: dict[str, npt.NDArray[Any]] = self.answers.made(
-            (key, tuple(profile)), lambda: self._query(state, profile)
-        )
+        answer: Answer = self.answers.made((key, tuple(profile)), lambda: self._query(state, profile))
         return answer
 
-    def _query(self, state: Any, profile: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    def _query(self, state: Any, profile: Sequence[int]) -> Answer:
         coded, layout = self.coded, self.layout
         numbers: dict[Any, int] = {}
         number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
@@ -143,7 +162,9 @@ class ModelQueries:
         ended = np.zeros(layout.distinct, np.bool_)
         holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)
         for i, one in enumerate(facts):
-            code[i], ended[i], holds[i] = one
+            code[i], ended[i] = one.code, one.ended
+            holds[i, : len(one.holds)] = one.holds  # of listed goals
         count = np.array(len(facts), np.uint8)
-        return {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
-                "probability": probability}  # fmt: skip
+        fields = {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
+                  "probability": probability}  # fmt: skip
+        return Answer(fields, list(numbers))

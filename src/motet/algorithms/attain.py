@@ -213,7 +213,7 @@ class AttainBehaviour:
                 extra["profile"][i] = profiles
                 state = coded.state(code)
                 for p, profile in enumerate(profiles):
-                    for name, value in self._queries.ask(code.tobytes(), state, profile).items():
+                    for name, value in self._queries.ask(code.tobytes(), state, profile).fields.items():
                         extra[name][i, p] = value
             extra["known"][:] = self._queries.known
         return actions, extra

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Interval, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
-from motet.algorithms._model_rows import ModelQueries, RowLayout
+from motet.algorithms._model_rows import Answer, ModelQueries, RowLayout
 from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
@@ -35,7 +35,7 @@ from motet.world.coded import Bounded, CodedModel, coded_by
 if TYPE_CHECKING:
     from motet.algorithms._empower_learner import Empower
 
-__all__ = ["EmpowerBehaviour", "EmpowerConfig", "lasting"]
+__all__ = ["EmpowerBehaviour", "EmpowerConfig", "HumanChoices", "lasting"]
 
 _STAGES = Stages(
     (("attainment", 2_000), ("values", 3_000), ("ramp", 5_000), ("full", None)), ("ramp", "full"), by="updates"
@@ -60,6 +60,8 @@ class EmpowerConfig:
 
     plays_in = "motet.worlds:OneMind"
     """The world that :func:`motet.train` makes of a model for this algorithm."""
+    learned_from: ClassVar[tuple[int, ...]] = (0, 1)
+    """Number of the stage from which on each network is learned; the last stage has all of them."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of both networks; a network of your own does not use them."""
@@ -160,6 +162,11 @@ class EmpowerConfig:
     def _at_last(self, schedule: Schedule) -> float:
         return value_at(schedule, 1 << 60, self.stages, 1 << 60)
 
+    def learns(self, network: int, step: int, updates: int) -> bool:
+        """Return whether a network, by its number in ``plans``, is learned in the stage of this step and update."""
+        last = len(self.stages.names) - 1
+        return self.stages.index(step, updates) >= min(self.learned_from[network], last)
+
     @property
     def expires(self) -> bool:
         """Whether rows expire, and so hold when they were made."""
@@ -167,23 +174,35 @@ class EmpowerConfig:
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
         """Return what the algorithm needs from the replay."""
-        layout = RowLayout.of(self, coded_by(observation_space))
+        fields = self.row_fields(coded_by(observation_space))
         return ReaderSettings(
             batch_size=self.batch_size, capacity=self.capacity, min_rows=self.min_rows, gamma=self.nominal_gamma,
-            extra=_fields(layout, self.expires), next_observation=False, stages=self.stages,
+            extra=fields, next_observation=False, stages=self.stages,
         )  # fmt: skip
+
+    def layout(self, coded: CodedModel) -> RowLayout:
+        """Return the sizes of what rows hold of the model."""
+        return RowLayout.of(self, coded)
+
+    def row_fields(self, coded: CodedModel) -> dict[str, Field]:
+        """Return the fields that the acting half adds to a row."""
+        return _fields(self.layout(coded), self.expires)
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's part."""
         coded = coded_by(observation_space)
         if self.tables:
             n = len(coded.table()) * (len(coded.weights) + coded.robot_actions)
-            return Sizes(weights=n, state=3 * n, counters=2, random=0)
+            return Sizes(weights=n, state=3 * n, counters=self.counters(coded), random=0)
         plans = self.plans(coded)
         check_plan(*plans)
         n = sum(padded(plan.size) for plan in plans)
         random = STREAM_BYTES if any(plan.draws for plan in plans) else 0
-        return Sizes(weights=n, state=4 * n, counters=2, random=random)
+        return Sizes(weights=n, state=4 * n, counters=self.counters(coded), random=random)
+
+    def counters(self, coded: CodedModel) -> int:
+        """Return the number of counters of an agent: updates of V_e and of Q_r."""
+        return 2
 
     def build(
         self, observation_space: Space, action_space: Space, agents: int, seeds: Sequence[int], device: str = "cpu"
@@ -200,7 +219,7 @@ class EmpowerConfig:
         """Make the acting half."""
         return EmpowerBehaviour(self, coded_by(observation_space))
 
-    def plans(self, coded: CodedModel) -> tuple[NetworkPlan, NetworkPlan]:
+    def plans(self, coded: CodedModel) -> tuple[NetworkPlan, ...]:
         """Return the networks of V_e, with one output for each goal, and of log(-Q_r), in the order of a row."""
         inputs, hidden = coded.inputs, self.hidden
         return (
@@ -230,13 +249,23 @@ def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
     )
 
 
-class _HumanChoices(NamedTuple):
+class HumanChoices(NamedTuple):
     """What the humans do in a state."""
 
     policies: list[npt.NDArray[np.float64]]
     priors: list[npt.NDArray[np.float64]]
     ends: list[npt.NDArray[np.float64]]
     """The priors, cumulated."""
+
+    @classmethod
+    def of(cls, policies: list[npt.NDArray[np.float64]], priors: list[npt.NDArray[np.float64]]) -> HumanChoices:
+        """Return the choices for policies ``[goals, actions]`` and priors ``[actions]`` of each human."""
+        ends = []
+        for prior in priors:
+            end = prior.cumsum()
+            end[np.flatnonzero(prior)[-1] :] = 2.0  # rounding never leads beyond the last possible action
+            ends.append(end)
+        return cls(policies, priors, ends)
 
 
 class EmpowerBehaviour:
@@ -247,18 +276,19 @@ class EmpowerBehaviour:
     """
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel) -> None:
-        self.config, self.coded, self.layout = config, coded, RowLayout.of(config, coded)
-        self._fields = _fields(self.layout, config.expires)
-        self._net: ActorNetwork | None = None
-        self._values: ActorNetwork | None = None
+        self.config, self.coded, self.layout = config, coded, config.layout(coded)
+        self._fields = config.row_fields(coded)
+        self._nets: list[ActorNetwork] = []
+        self._parts: list[slice] = []
         self._explores = False
         if not config.tables:
-            plans = config.plans(coded)
-            first = padded(plans[0].size)
+            plans, first = config.plans(coded), 0
             self._explores = plans[1].explores
-            self._net, self._part = plans[1].acting(), slice(first, first + plans[1].size)
-            self._values, self._first = plans[0].acting(), slice(0, plans[0].size)
-        self._rng = np.random.default_rng(0)
+            for plan in plans:
+                self._nets.append(plan.acting())
+                self._parts.append(slice(first, first + plan.size))
+                first += padded(plan.size)
+        self._rng, self._draws = np.random.default_rng(0), 1 + len(coded.humans)
         self._weights: npt.NDArray[np.float32] | None = None
         self._beta = self._epsilon = 0.0
         self._made = 0
@@ -280,9 +310,8 @@ class EmpowerBehaviour:
         """Load a new version: weights and the exponent of the policy belong together."""
         self._weights, self._beta, self._epsilon = weights, float(header["beta"]), float(header["epsilon"])
         self._made = int(header["learner_step"]) if self.config.expires else 0
-        if self._net is not None and self._values is not None:
-            self._net.load(weights[self._part])
-            self._values.load(weights[self._first])
+        for net, part in zip(self._nets, self._parts, strict=True):
+            net.load(weights[part])
 
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
@@ -296,7 +325,7 @@ class EmpowerBehaviour:
         seed = int(self._rng.integers(2**63)) if self._explores else None
         shares = self._shares(self.log_losses(observations, seed), self._beta * self.config.eagerness)
         shares = (1 - self._epsilon) * shares + self._epsilon / shares.shape[1]
-        draws = self._rng.random((rows, 1 + len(self.coded.humans)))
+        draws = self._rng.random((rows, self._draws))
         actions = (shares.cumsum(1) < draws[:, :1] * shares.sum(1, keepdims=True)).sum(1)
         for i, code in enumerate(observations):
             self._ask(code, draws[i, 1:], {name: array[i] for name, array in extra.items()})
@@ -310,32 +339,37 @@ class EmpowerBehaviour:
 
     def log_losses(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
         """Return log(-Q_r) of all robot actions: [B, robot actions]. ``seed``: of a network that explores by noise."""
-        if self._weights is None:
-            raise NotReadyError("this behaviour has no weights yet: call load first")
-        coded = self.coded
-        if self._net is None:
-            rows = self._weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
+        coded, weights = self.coded, self._loaded()
+        if not self._nets:
+            rows = weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
             losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
             return losses
-        return self._net.forward(np.ascontiguousarray(coded.encode(codes)), seed).astype(np.float64)
+        return self._nets[1].forward(np.ascontiguousarray(coded.encode(codes)), seed).astype(np.float64)
+
+    def _loaded(self) -> npt.NDArray[np.float32]:
+        if self._weights is None:
+            raise NotReadyError("this behaviour has no weights yet: call load first")
+        return self._weights
 
     def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return V_e of all goals of all humans: [B, goals]."""
-        if self._weights is None:
-            raise NotReadyError("this behaviour has no weights yet: call load first")
-        coded = self.coded
-        if self._values is None:
-            rows = self._weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))
+        coded, weights = self.coded, self._loaded()
+        if not self._nets:
+            rows = weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))
             values: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
             return values
-        logits = self._values.forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
+        logits = self._nets[0].forward(np.ascontiguousarray(coded.encode(codes))).astype(np.float64)
         return 1 / (1 + np.exp(-logits))
+
+    def powers(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return X_h of all humans: [B, humans]."""
+        coded = self.coded
+        raised = self.attainments(codes) ** self.config.zeta * coded.weights
+        return np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
 
     def powers_and_values(self, codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return X_h [B, humans] and V_r [B] of states that are not terminal, at the end of all stages."""
-        config, coded, losses = self.config, self.coded, self.log_losses(codes)
-        raised = self.attainments(codes) ** config.zeta * coded.weights
-        power = np.stack([raised[:, coded.owner == h].sum(1) for h in range(len(coded.humans))], 1)
+        config, losses, power = self.config, self.log_losses(codes), self.powers(codes)
         utility = -((power**-config.xi).mean(1) ** config.eta)
         expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
         return power, lasting(config.nominal_gamma) * utility + expected
@@ -354,15 +388,29 @@ class EmpowerBehaviour:
 
     def _ask(self, code: npt.NDArray[Any], draws: npt.NDArray[np.float64], row: dict[str, npt.NDArray[Any]]) -> None:
         """Fill a row with the successors of all robot actions, for the profiles that belong to it."""
-        coded = self.coded
-        key = code.tobytes()
-        state = coded.state(code)
-        humans: _HumanChoices = self._humans.made(key, lambda: self._what_humans_do(state))
+        coded, key, state = self.coded, code.tobytes(), self.coded.state(code)
+
+        def choices() -> HumanChoices:
+            policies = coded.policies(state)
+            return HumanChoices.of(policies, coded.priors(policies))
+
+        self._fill(row, key, state, self._humans.made(key, choices), draws)
+
+    def _fill(
+        self,
+        row: dict[str, npt.NDArray[Any]],
+        key: bytes,
+        state: Any,
+        humans: HumanChoices,
+        draws: npt.NDArray[np.float64],
+    ) -> dict[int, Answer]:
+        """Fill a row for what the humans do; return what the model says, by the number of the profile in the row."""
         if self.config.profiles == "all":
             profiles = self._queries.profiles
         else:
-            drawn = (int(np.searchsorted(ends, u, "right")) for ends, u in zip(humans.ends, draws, strict=True))
+            drawn = (int(np.searchsorted(ends, u, "right")) for ends, u in zip(humans.ends, draws, strict=False))
             profiles = [tuple(drawn)]
+        answers: dict[int, Answer] = {}
         for p, profile in enumerate(profiles):
             prior = [own[action] for own, action in zip(humans.priors, profile, strict=True)]
             share = math.prod(prior)
@@ -372,15 +420,7 @@ class EmpowerBehaviour:
             row["ratio"][p] = np.concatenate(
                 [own[:, a] / b for own, a, b in zip(humans.policies, profile, prior, strict=True)]
             )
-            for name, value in self._queries.ask(key, state, profile).items():
+            answers[p] = self._queries.ask(key, state, profile)
+            for name, value in answers[p].fields.items():
                 row[name][p] = value
-
-    def _what_humans_do(self, state: Any) -> _HumanChoices:
-        policies = self.coded.policies(state)
-        priors = self.coded.priors(policies)
-        ends = []
-        for prior in priors:
-            end = prior.cumsum()
-            end[np.flatnonzero(prior)[-1] :] = 2.0  # rounding never leads beyond the last possible action
-            ends.append(end)
-        return _HumanChoices(policies, priors, ends)
+        return answers

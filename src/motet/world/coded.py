@@ -19,7 +19,16 @@ from motet.errors import ModelError, SettingError
 from motet.system.portable import Portable
 from motet.system.raised import brief
 from motet.world.contract import offers
-from motet.world.model import agents_and_actions, goal_lists, is_model, leaves, optional_attribute, refilled
+from motet.world.goal_sampler import Drawn, GoalSampler, ListSampler, goal_numbers
+from motet.world.model import (
+    agents_and_actions,
+    goal_lists,
+    goal_sampler,
+    is_model,
+    leaves,
+    optional_attribute,
+    refilled,
+)
 
 __all__ = ["Bounded", "CodedModel", "Facts", "StateSpace", "coded_by"]
 
@@ -68,7 +77,8 @@ class CodedModel:
         humans: the humans' policies: a function ``(state, human, goal) -> probabilities``, or an object with such a
             method ``policy``, for example a solution of a plan. None: the model's ``towards``; ``uniform``: all
             actions are equally likely.
-        goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
+        goals: the humans' goals with weights, as in ``motet.plan.solve``, or a sampler of goals. None: those of the
+            model, listed if it lists them, else those that its ``possible_goal_sampler`` draws.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
 
@@ -107,6 +117,7 @@ class CodedModel:
         self.first = self.model.get_state()
         self._dtype = np.dtype(getattr(self.model, "code_dtype", "int16"))
         self.size = len(leaves(self.first, self.first))
+        self._goal_size: int | None = None
         self._goals(goals)
         self.robot_actions = math.prod(self.actions[robot] for robot in self.robots)
         self.lasting = offers(self.model, "transition_durations")
@@ -117,24 +128,35 @@ class CodedModel:
         return _remade, (Portable(self._given, "model of the world"),)
 
     def _goals(self, given: Any) -> None:
-        """Note the goals of the humans, in the order of the columns of rows."""
+        """Note the goals of the humans, in the order of the columns of rows; none if they can only be sampled."""
+        self.given_goals: Any = given
+        """The goals as ``ModelWorld`` takes them."""
+        sampler = goal_sampler(self.model, given, self.humans, self.names)
+        if sampler is not None:
+            self._columns([[] for _ in self.humans])
+            self.sampler = self.given_goals = sampler
+            return
         if given is None and offers(self.model, "goals"):
             given = {human: self.model.goals(human) for human in self.humans}
         self.given_goals = optional_attribute(self.model, "possible_goal_generator") if given is None else given
-        """The goals as ``ModelWorld`` takes them."""
         lists = goal_lists(self.model, self.given_goals)
         if lists is None:
             raise SettingError(f"goals must be given for a {type(self.model).__name__}, which has none")
         by_human = lists(self.first)
         if missing := [human for human in self.humans if not by_human.get(human)]:
             raise SettingError(f"goals must be given for each human, got none for {self.names[missing[0]]}")
-        self.goals = [by_human[human] for human in self.humans]
-        self.goals_of = tuple(len(own) for own in self.goals)
+        self._columns([by_human[human] for human in self.humans])
+        self.sampler = GoalSampler(ListSampler(by_human), self.humans, self.names)
+        """Draws goals for all humans: from the list by weight, if they are listed."""
+
+    def _columns(self, goals: list[Drawn]) -> None:
+        self.goals = goals
+        """The listed goals with their weights, by human."""
+        self.goals_of = tuple(len(own) for own in goals)
         self.weights = np.array([weight for own in self.goals for _, weight in own])
         """Weight of each goal, by column."""
         self.owner = np.repeat(np.arange(len(self.humans)), self.goals_of)
         """Position of the human of each column."""
-        self.hold_bytes = -(-len(self.weights) // 8)
 
     # States
 
@@ -202,13 +224,58 @@ class CodedModel:
             self._numbers = found
         return self._numbers
 
+    # Goals that are sampled
+
+    @property
+    def goal_size(self) -> int:
+        """How many numbers a goal has, by the first one that is drawn."""
+        if self._goal_size is None:
+            self._goal_size = len(goal_numbers(self.model, self.sampler.draw(self.first, 1, 0)[0][0][0]))
+        return self._goal_size
+
+    @property
+    def goal_dtype(self) -> str:
+        """Type of the numbers of goals in rows: the model's ``goal_dtype``, float32 by default."""
+        return str(np.dtype(getattr(self.model, "goal_dtype", "float32")))
+
+    def goal_code(self, goal: Any, human: int, state: Any) -> NDArray[Any]:
+        """Return a goal that was drawn for a human in a state as numbers for a network."""
+        where = f"(state {state!r}, {self.names[human]})"
+        try:
+            numbers = goal_numbers(self.model, goal)
+        except Exception as error:
+            raise ModelError(f"the goal {brief(goal)} has no numbers: {error} {where}") from error
+        if len(numbers) != self.goal_size:
+            raise ModelError(
+                f"every goal must have {self.goal_size} numbers, as the first one, got {len(numbers)} for "
+                f"{brief(goal)} {where}"
+            )
+        code = numbers.astype(self.goal_dtype)
+        if not np.allclose(code, numbers, rtol=1e-6):
+            raise ModelError(
+                f"a goal's numbers must fit into {self.goal_dtype}, got {numbers.tolist()} for {brief(goal)} {where}"
+                "; fix: give the model a goal_dtype with room for them"
+            )
+        return code
+
+    def held(self, goals: Sequence[Any], state: Any) -> NDArray[np.uint8]:
+        """Return which goals hold in a state, as bits."""
+        holds = []
+        for goal in goals:
+            try:
+                holds.append(bool(goal.is_achieved(state)))
+            except Exception as error:
+                raise ModelError(
+                    f"is_achieved of the goal {brief(goal)} raised {type(error).__name__}: {error} (state {state!r})"
+                ) from error
+        return np.packbits(holds)
+
     # What may happen
 
     def facts(self, state: Any) -> Facts:
         """Return what a replay's rows hold about a state."""
         ended = self.model.transition_probabilities(state, [0] * len(self.actions)) is None
-        holds = [bool(goal.is_achieved(state)) for own in self.goals for goal, _ in own]
-        return Facts(self.code(state), ended, np.packbits(holds))
+        return Facts(self.code(state), ended, self.held([goal for own in self.goals for goal, _ in own], state))
 
     def policies(self, state: Any) -> list[NDArray[np.float64]]:
         """Return the policy of each human for each of its goals: [goals, actions] by human."""

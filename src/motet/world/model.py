@@ -17,6 +17,7 @@ from motet.seeds import freeze_rng, thaw_rng
 from motet.system.raised import brief
 from motet.text import valid
 from motet.world.contract import End, World, offers
+from motet.world.goal_sampler import GoalSampler, goal_numbers, is_sampler
 from motet.world.spaces import InvalidValue, action_checker, observation_caster
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "ModelWorld",
     "agents_and_actions",
     "goal_lists",
+    "goal_sampler",
     "is_model",
     "leaves",
     "optional_attribute",
@@ -93,7 +95,7 @@ class ModelWorld(World):
 
     An agent observes ``model.observe(agent)``, else ``model.encode(state)``, else the numbers of the state in order. An
     agent that has goals observes a dict: ``state``, and ``goal``, which is ``model.encode_goal(goal)``, else a one-hot
-    array over its goals.
+    array over its goals, or the numbers of a goal that was sampled.
 
     Rewards are those of ``model.transition_rewards``. If the model has none, or ``goals`` is given, a goal is drawn for
     each human at the reset, by weight. The human gets a reward of 1 at the first step that leads to a state in which
@@ -104,8 +106,9 @@ class ModelWorld(World):
 
     Args:
         model: the model, or a factory of one.
-        goals: goals of the humans, as in ``motet.plan.solve``. None: the model's rewards; if it has none, its
-            ``goals(human)`` or its ``possible_goal_generator``.
+        goals: goals of the humans, as in ``motet.plan.solve``, or a sampler of goals, with ``sample(state, human)``,
+            which returns ``(goal, weight)``. None: the model's rewards; if it has none, its ``goals(human)``, its
+            ``possible_goal_generator`` or its ``possible_goal_sampler``.
         turns: truncate episodes after this many steps. None: no limit.
         plan: a solution of the model, of which pictures show the power of the humans and the policies of the robots.
 
@@ -128,8 +131,12 @@ class ModelWorld(World):
         self.turns, self.plan = turns, plan
         self._seeded = "seed" in inspect.signature(self.model.reset).parameters
         self._rng = np.random.default_rng()
-        self._goal_lists = goal_lists(self.model, goals)
+        humans = optional_attribute(self.model, "human_agent_indices") or ()
+        self._sampler = goal_sampler(self.model, goals, humans, self.agents)
+        self._goal_lists = None if self._sampler is not None else goal_lists(self.model, goals)
         self._begin()
+        if self._sampler is not None:
+            self._any_goal = self._sampled(0)
         self._code = _state_code(self.model, self._state, self._keys)
         self._spaces()
         self.can_save = _is_plain(self._state) or offers(self.model, "encode_state", "decode_state")
@@ -141,7 +148,7 @@ class ModelWorld(World):
         self._give = tuple(action_checker(space) for space in self.action_spaces)
         seen = [self._code.space(agent) for agent in range(len(self.agents))]
         self.observation_spaces: tuple[Space[Any], ...] = tuple(
-            spaces.Dict({"state": space, "goal": self._goal_space(agent)}) if agent in self._choices else space
+            spaces.Dict({"state": space, "goal": self._goal_space(agent)}) if agent in self._any_goal else space
             for agent, space in enumerate(seen)
         )
         self._take = tuple(observation_caster(space, "the observation") for space in self.observation_spaces)
@@ -172,6 +179,9 @@ class ModelWorld(World):
         self._reached: set[int] = set()
         self._choices = {} if self._goal_lists is None else self._goal_lists(self._start)
         self._goal: dict[int, Any] = {}
+        self._goal_seed: int | None = None
+        if self._sampler is None:
+            self._any_goal = {agent: weighted[0][0] for agent, weighted in self._choices.items()}
         self.model.set_state(self._start)
 
     def reset(self, seed: int | None = None) -> None:
@@ -186,6 +196,16 @@ class ModelWorld(World):
         for agent, weighted in self._choices.items():
             weights = np.array([weight for _, weight in weighted])
             self._goal[agent] = weighted[int(self._rng.choice(len(weighted), p=weights / weights.sum()))][0]
+        if self._sampler is not None:
+            self._goal_seed = int(self._rng.integers(2**63))
+            self._goal = self._sampled(self._goal_seed)
+
+    def _sampled(self, seed: int) -> dict[int, Any]:
+        """Goals of a sampler for the initial state, by human."""
+        if self._sampler is None:
+            return {}
+        drawn = self._sampler.draw(self._start, 1, seed)
+        return {human: own[0][0] for human, own in zip(self._sampler.humans, drawn, strict=True)}
 
     def group(self) -> Sequence[int]:
         """The agents that act now: all, or those for which ``model.acts(state, agent)`` is true."""
@@ -238,7 +258,7 @@ class ModelWorld(World):
             ) from error
 
     def _reward(self, before: Any, joint: list[int], outcomes: Any, drawn: int) -> None:
-        if self._goal_lists is None:
+        if self._goal_lists is None and self._sampler is None:
             earned = self.model.transition_rewards(before, joint[:], outcomes)[drawn]
             if len(earned) != len(self.agents) or not np.isfinite(np.asarray(earned, np.float64)).all():
                 raise self._error(f"transition_rewards gave {brief(earned)}; expected a number for each agent", joint)
@@ -275,8 +295,8 @@ class ModelWorld(World):
     def observe(self, agent: int) -> Any:
         """Return what an agent observes: the state, and its goal if it has one."""
         seen = self._code.observe(self._state, agent)
-        if agent in self._choices:
-            goal = self._goal.get(agent, self._choices[agent][0][0])
+        if agent in self._any_goal:
+            goal = self._goal.get(agent, self._any_goal[agent])
             seen = {"state": seen, "goal": self._encoded_goal(agent, goal)}
         try:
             return self._take[agent](seen)
@@ -286,12 +306,16 @@ class ModelWorld(World):
     def state_of(self, observation: Any, agent: str) -> Any:
         """Return the state that an agent's observation shows, for policies that act by a plan."""
         index = self._index(agent)
-        return self._code.state_of(observation["state"] if index in self._choices else observation, index)
+        return self._code.state_of(observation["state"] if index in self._any_goal else observation, index)
 
     def goal_of(self, observation: Any, agent: str) -> Any:
-        """Return the goal that a human's observation shows; None for an agent without goals."""
+        """Return the goal that a human's observation shows; None for an agent without goals.
+
+        Where goals are sampled it is found only if it is the one of this episode.
+        """
         index = self._index(agent)
-        for goal, _ in self._choices.get(index, ()):
+        of_this_episode = [goal for agent, goal in self._goal.items() if agent == index]
+        for goal in [goal for goal, _ in self._choices.get(index, ())] or of_this_episode:
             if np.array_equal(self._encoded_goal(index, goal), observation["goal"]):
                 return goal
         return None
@@ -302,12 +326,14 @@ class ModelWorld(World):
         raise SettingError(f"agent must be one of {', '.join(self.agents)}, got {agent!r}")
 
     def _encoded_goal(self, agent: int, goal: Any) -> Any:
+        if self._sampler is not None:
+            return goal_numbers(self.model, goal)
         if offers(self.model, "encode_goal"):
             return self.model.encode_goal(goal)
         return np.array([float(goal == known) for known, _ in self._choices[agent]], np.float32)
 
     def _goal_space(self, agent: int) -> Space[Any]:
-        return _box(self._encoded_goal(agent, self._choices[agent][0][0]))
+        return _box(self._encoded_goal(agent, self._any_goal[agent]))
 
     # Saving, drawing
 
@@ -316,9 +342,11 @@ class ModelWorld(World):
         if not self.can_save:
             super().get_state()
         coded = self.model.encode_state if offers(self.model, "encode_state") else lambda state: state
-        goals = tuple(
-            (agent, [goal for goal, _ in self._choices[agent]].index(goal)) for agent, goal in self._goal.items()
-        )
+        goals: Any = self._goal_seed
+        if self._sampler is None:
+            goals = tuple(
+                (agent, [goal for goal, _ in self._choices[agent]].index(goal)) for agent, goal in self._goal.items()
+            )
         ends = tuple(tuple(end[:3]) for end in self._ends)
         counted = (self._step, self._over, tuple(sorted(self._reached)), tuple(self._owed), ends)
         return (coded(self._start), coded(self._state), goals, counted, freeze_rng(self._rng))
@@ -333,7 +361,10 @@ class ModelWorld(World):
         self._begin()
         self._state = decoded(now)
         self.model.set_state(self._state)
-        self._goal = {agent: self._choices[agent][number][0] for agent, number in goals}
+        if self._sampler is None:
+            self._goal = {agent: self._choices[agent][number][0] for agent, number in goals}
+        elif goals is not None:
+            self._goal_seed, self._goal = goals, self._sampled(goals)
         self._step, self._over, reached, owed, ends = counted
         self._reached, self._owed = set(reached), list(owed)
         self._ends = [End(*end) for end in ends]
@@ -404,6 +435,18 @@ def goal_lists(model: Any, given: Any) -> Callable[[Any], Choices] | None:
         return {human: _weighted(own, human) for human, own in found.items()}
 
     return lists
+
+
+def goal_sampler(model: Any, given: Any, humans: Sequence[int], names: Sequence[str]) -> GoalSampler | None:
+    """Return what draws the goals of the humans; None: they are listed, or the model gives rewards."""
+    if isinstance(given, GoalSampler):
+        return given
+    if given is None:
+        listed = getattr(model, "goals", None), optional_attribute(model, "possible_goal_generator")
+        if offers(model, "transition_rewards") or any(one is not None for one in listed):
+            return None
+        given = optional_attribute(model, "possible_goal_sampler")
+    return GoalSampler(given, humans, names) if is_sampler(given) else None
 
 
 def _weighted(own: Any, human: int) -> list[tuple[Any, float]]:

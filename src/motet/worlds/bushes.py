@@ -56,6 +56,7 @@ class Bushes:
     """
 
     code_dtype: ClassVar[str] = "uint8"
+    goal_dtype: ClassVar[str] = "uint8"
     metadata: ClassVar[dict[str, Any]] = {"name": "bushes_v0", "render_modes": ["rgb_array"], "render_fps": 4}
     action_names: ClassVar[tuple[str, ...]] = ("north", "west", "south", "east", "pass")
 
