@@ -2,12 +2,13 @@
 
 import copy
 import functools
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tests.support.empowering import open_states, spaces
+from tests.support.empowering import Slow, open_states, spaces
 
 from motet import Settings, train
 from motet.algorithm import stacked_batch
@@ -39,6 +40,10 @@ def batch_of(world, config, states, seed=0):
     return batch
 
 
+def discount(settings, duration):
+    return settings.gamma if settings.rho is None else math.exp(-settings.rho * duration)
+
+
 def exact_q(solution, world, state, settings):
     """Q_h of all goals and actions in a state, from the exact V_h of its successors, number by number."""
     model, coded = world.coded.model, world.coded
@@ -53,26 +58,33 @@ def exact_q(solution, world, state, settings):
                 profile = [action, other] if position == 0 else [other, action]
                 per_robot = []
                 for r in range(5):
-                    found = model.transition_probabilities(state, coded.joint(profile, r))
+                    found, joint = (
+                        model.transition_probabilities(state, coded.joint(profile, r)),
+                        coded.joint(profile, r),
+                    )
+                    times = model.transition_durations(state, joint, found) if coded.timed else [1.0] * len(found)
                     per_robot.append(sum(
                         p * (1.0 if goal.is_achieved(after)
-                             else settings.gamma * values[solution.graph.number(after), column])
-                        for p, after in found
+                             else discount(settings, d) * values[solution.graph.number(after), column])
+                        for (p, after), d in zip(found, times, strict=True)
                     ))  # fmt: skip
                 total += {"worst": min, "best": max, "mean": np.mean}[settings.robot](per_robot) / 5
             q[column, action] = total
     return q
 
 
-@pytest.mark.parametrize("robot", ["worst", "best", "mean"])
-def test_exact_values_are_the_fixed_point_of_the_targets(robot):
+@pytest.mark.parametrize(
+    ("robot", "discounts"),
+    [*((robot, {"gamma": 0.9}) for robot in ("worst", "best", "mean")), ("worst", {"gamma": 1.0, "rho": 0.3})],
+)
+def test_exact_values_are_the_fixed_point_of_the_targets(robot, discounts):
     """With all profiles, exact values of the successors give the exact values of the states."""
-    model = Bushes("HR.H", horizon=3)
+    model = (Slow if "rho" in discounts else Bushes)("HR.H", horizon=3)
     world, graph = UniformHumans(model), enumerate_states(model)
-    config = AttainConfig(profiles="all", beta=7.0, gamma=0.9, robot=robot, **SMALL)
+    config = AttainConfig(profiles="all", beta=7.0, robot=robot, **discounts, **SMALL)
     coded = world.coded
     goals = {human: model.goals(human) for human in model.human_agent_indices}
-    solution = solve(graph, goals, Humans(beta=7.0, gamma=0.9, robot=robot), robot=None)
+    solution = solve(graph, goals, Humans(beta=7.0, robot=robot, **discounts), robot=None)
     states = open_states(graph, 12, seed=2)
     batch = batch_of(world, config, states)
     rows = Transitions(batch, len(coded.weights), Device("cpu"), torch.float64)

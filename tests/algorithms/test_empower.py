@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.bush_corridor import BushCorridor, StandOn
-from tests.support.empowering import EXACT, all_profiles, batch_of, open_states, plain_targets, spaces
+from tests.support.empowering import EXACT, all_profiles, batch_of, induced, open_states, plain_targets, spaces
 from tests.support.killer import Killer
 
 from motet import Settings, resume, train
@@ -33,17 +33,6 @@ SMALL = {"hidden": (16,), "min_rows": 40, "batch_size": 16}
 def corridor():
     model = Bushes(horizon=4)
     return OneMind(model), enumerate_states(model)
-
-
-def induced(world, graph, config):
-    """The learner's tables after one sweep over the levels: twice each, since pi_r needs the Q_r of the state."""
-    learner = config.build(*spaces(world), agents=1, seeds=[0])
-    for step in reversed(range(world.coded.model.horizon)):
-        states = [state for state in graph.states if state[0] == step]
-        batch = batch_of(world, config, states)
-        for _ in range(2):
-            learner.update(batch, [0])
-    return learner
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,21 @@ import numpy as np
 from motet.algorithm import stacked_batch
 from motet.algorithms.empower import EmpowerConfig
 from motet.schedule import Stages
+from motet.worlds import Bushes
 
 EXACT = EmpowerConfig(
     tables=True, profiles="all", beta=5.0, stages=Stages(), learning_rate=1.0, robot_learning_rate=1.0, target_every=1,
     batch_size=1, min_rows=1, epsilon=0.0, successors=4,
 )  # fmt: skip
 """All profiles, tables that take each target as it is, and no stages: the backward induction of a plan."""
+
+
+class Slow(Bushes):
+    """Each agent that moves takes a quarter of a step more, and thick bushes delay all."""
+
+    def transition_durations(self, state, actions, transitions):
+        base = 0.5 + sum(action != 4 for action in actions) / 4
+        return [base + sum(after[2]) % 2 / 8 for _, after in transitions]
 
 
 def spaces(world):
@@ -52,17 +61,35 @@ def open_states(graph, number=None, seed=0):
     return [graph.states[i] for i in found.tolist()]
 
 
+def induced(world, graph, config):
+    """The learner's tables after one sweep over the levels: twice each, since pi_r needs the Q_r of the state.
+
+    The first number of a state is its level.
+    """
+    learner = config.build(*spaces(world), agents=1, seeds=[0])
+    levels: dict[int, list] = {}
+    for state in open_states(graph):
+        levels.setdefault(state[0], []).append(state)
+    for level in sorted(levels, reverse=True):
+        batch = batch_of(world, config, levels[level])
+        for _ in range(2):
+            learner.update(batch, [0])
+    return learner
+
+
 def plain_targets(model, config, state, profiles, attainment, loss):
-    """V_e of each goal with its weight, and -Q_r of each robot action, from the model alone, number by number.
+    """V_e of each goal with its weight, -Q_r of each robot action, and its c if transitions have durations, from the
+    model alone, number by number.
 
     ``profiles``: profiles of the humans' actions with their shares. ``attainment`` and ``loss`` are functions of a
-    state: V_e of all goals, and -Q_r of all actions.
+    state: V_e of all goals, and -Q_r of all actions, followed by their c if transitions have durations.
     """
+    timed, rate = hasattr(model, "transition_durations"), -math.log(config.gamma)
     humans, goals = model.human_agent_indices, [model.goals(h) for h in model.human_agent_indices]
     actions = range(5)
 
     def policy_of(state):
-        parts = [one ** (-config.beta) for one in loss(state)]
+        parts = [one ** (-config.beta) for one in loss(state)[:5]]
         return [part / sum(parts) for part in parts]
 
     def is_terminal(state):
@@ -70,32 +97,43 @@ def plain_targets(model, config, state, profiles, attainment, loss):
 
     def value(state):
         if is_terminal(state):
-            return 0.0
+            return -1e-10
         attained, losses, power = iter(attainment(state)), loss(state), []
         for own in goals:
             power.append(sum(w * next(attained) ** config.zeta for _, w in own))
         utility = -((sum(x ** (-config.xi) for x in power) / len(power)) ** config.eta)
-        c = (1 - config.gamma) / -math.log(config.gamma)
-        return c * utility - sum(p * one for p, one in zip(policy_of(state), losses, strict=True))
+        policy = policy_of(state)
+        c = sum(p * one for p, one in zip(policy, losses[5:], strict=True)) if timed else (1 - config.gamma) / rate
+        return c * utility - sum(p * one for p, one in zip(policy, losses[:5], strict=True))
+
+    def transitions(state, joint):
+        """Probability, successor and duration."""
+        found = model.transition_probabilities(state, joint)
+        times = model.transition_durations(state, joint, found) if timed else [1.0] * len(found)
+        return [(p, after, d) for (p, after), d in zip(found, times, strict=True)]
+
+    def human_discount(duration):
+        return config.human_gamma if config.human_rho is None else math.exp(-config.human_rho * duration)
 
     robot = policy_of(state)
     given = [[model.towards(state, h, goal) for goal, _ in own] for h, own in zip(humans, goals, strict=True)]
     weights = [[w for _, w in own] for own in goals]
     columns = [(h, g) for h, own in enumerate(goals) for g in range(len(own))]
-    aims, totals, losses = [0.0] * len(columns), [0.0] * len(columns), [0.0 for _ in actions]
+    aims, totals, losses, lasts = [0.0] * len(columns), [0.0] * len(columns), [0.0] * 5, [0.0] * 5
     for profile, share in profiles:
-        outcomes = {r: model.transition_probabilities(state, [r, *profile]) for r in actions}
+        outcomes = {r: transitions(state, [r, *profile]) for r in actions}
         for r, found in outcomes.items():
-            losses[r] -= share * sum(p * config.gamma * value(after) for p, after in found)
+            losses[r] -= share * sum(p * config.gamma**d * value(after) for p, after, d in found)
+            lasts[r] += share * sum(p * (1 - config.gamma**d) / rate for p, _, d in found)
         for column, (h, g) in enumerate(columns):
             prior = sum(w * pi[profile[h]] for w, pi in zip(weights[h], given[h], strict=True)) / sum(weights[h])
             weight, goal = share * given[h][g][profile[h]] / prior, goals[h][g][0]
             totals[column] += weight
             for r, found in outcomes.items():
-                for p, after in found:
-                    later = 0.0 if is_terminal(after) else config.human_gamma * attainment(after)[column]
+                for p, after, d in found:
+                    later = 0.0 if is_terminal(after) else human_discount(d) * attainment(after)[column]
                     aims[column] += weight * robot[r] * p * (1.0 if goal.is_achieved(after) else later)
-    return [a / t if t else 0.0 for a, t in zip(aims, totals, strict=True)], totals, losses
+    return [a / t if t else 0.0 for a, t in zip(aims, totals, strict=True)], totals, losses + lasts * timed
 
 
 def all_profiles(model, state):

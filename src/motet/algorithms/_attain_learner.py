@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from motet.algorithm import Batch, Update
 from motet.algorithms._device import Device
 from motet.algorithms._flat import FlatLearner
 from motet.algorithms._plans import padded
-from motet.algorithms._transitions import Transitions, taken
+from motet.algorithms._transitions import Transitions
 from motet.algorithms.attain import AttainConfig, widest
 from motet.schedule import value_at
 from motet.world.coded import CodedModel
@@ -60,9 +61,8 @@ class HumanFormulas:
             profile: actions of the humans, ``[A, B, P, humans]``.
         """
         config = self.config
-        alive = self.value(q).masked_fill(rows.ended.unsqueeze(2), 0.0)
-        gain = torch.where(rows.holds > 0, 1.0, config.gamma * alive)
-        reached = torch.einsum("abprk,abpkg->abprg", rows.reach, taken(gain, rows.at))
+        gamma = q.new_full((len(q), 1, 1), config.gamma if config.rho is None else math.exp(-config.rho))
+        reached = rows.attained(self.value(q), gamma, timed=config.rho is not None)
         chosen = _OVER[config.robot](reached, 3)
         own = profile[..., self._owner].unsqueeze(-1) == torch.arange(self.width, device=profile.device)
         count = own.sum(2)  # [A, B, goals, actions]

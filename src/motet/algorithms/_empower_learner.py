@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from motet.algorithms._device import Device
 from motet.algorithms._flat import Adam, FlatLearner, FlatRows, clip_rows
 from motet.algorithms._plans import padded
 from motet.algorithms._transitions import Transitions, taken
-from motet.algorithms.empower import EmpowerConfig, lasting
+from motet.algorithms.empower import EmpowerConfig, lasting, robot_outputs
 from motet.errors import ModelError
 from motet.schedule import value_at
 from motet.world.coded import CodedModel
@@ -47,9 +48,9 @@ class Targets(NamedTuple):
 
     attainment: Tensor  # [A, B, goals]: V_e
     weight: Tensor  # [A, B, goals]: of these targets; 1 on average
-    loss: Tensor  # [A, B, R]: -Q_r
+    loss: Tensor  # [A, B, R or 2R]: -Q_r of the robot actions; then their c, if steps have durations
     power: Tensor  # [A, N, humans]: X_h of the successors
-    value: Tensor  # [A, N]: V_r of the successors, 0 where terminal
+    value: Tensor  # [A, N]: V_r of the successors
     row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r; None: 1
     fresh: Tensor | None = None  # [A, B, 1]: 0 for rows that expired, 1 on average; None: 1. All weights contain it.
 
@@ -64,7 +65,7 @@ class Scheduled(NamedTuple):
     human_gamma: Tensor
     """The humans' discount."""
     lasting: Tensor
-    """c, which belongs to the robot's discount."""
+    """c of a step of duration 1, which belongs to the robot's discount."""
 
     @classmethod
     def of(
@@ -75,10 +76,13 @@ class Scheduled(NamedTuple):
         dtype: torch.dtype = torch.float32,
     ) -> Scheduled:
         """Return the values after the steps and updates of each agent."""
+        human = config.human_gamma if config.human_rho is None else config.human_rho
         beta, gamma, human_gamma = (
             [value_at(schedule, step, config.stages, updates) for step, updates in counts]
-            for schedule in (config.beta, config.gamma, config.human_gamma)
+            for schedule in (config.beta, config.gamma, human)
         )
+        if config.human_rho is not None:
+            human_gamma = [math.exp(-rate) for rate in human_gamma]
         values = beta, gamma, human_gamma, list(map(lasting, gamma))
         return cls(*(device.to_device(np.array(one)).to(dtype).view(-1, 1, 1) for one in values))
 
@@ -96,13 +100,13 @@ class Formulas:
     def __init__(
         self, config: EmpowerConfig, coded: CodedModel, device: Device, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.config = config
+        self.config, self._timed, self._actions = config, coded.timed, coded.robot_actions
         weights = coded.weights[:, None] * (coded.owner[:, None] == np.arange(len(coded.humans)))
         self.weights = device.to_device(weights).to(dtype)  # [goals, humans]
 
     def robot_policy(self, log_loss: Tensor, beta: Tensor) -> Tensor:
         """Return pi_r, proportional to (-Q_r)^(-beta)."""
-        return torch.softmax(log_loss * -beta, dim=-1)
+        return torch.softmax(log_loss[..., : self._actions] * -beta, dim=-1)
 
     def attained(self, attainment: Tensor, holds: Tensor) -> Tensor:
         """Return V_e as it counts for X_h and later V_e: by the convention for goals that hold already."""
@@ -115,11 +119,17 @@ class Formulas:
         return (attainment if self.config.zeta == 1 else attainment**self.config.zeta) @ self.weights
 
     def robot_value(self, power: Tensor, log_loss: Tensor, now: Scheduled) -> Tensor:
-        """Return V_r of states that are not terminal."""
+        """Return V_r of states that are not terminal.
+
+        If steps have durations, c belongs to the state: it is the mean over the robot's policy of what was learned
+        beside Q_r.
+        """
         config = self.config
         utility = -((power**-config.xi).mean(-1) ** config.eta)
-        expected = -(self.robot_policy(log_loss, now.beta) * log_loss.exp()).sum(-1)
-        return now.lasting.squeeze(2) * utility + expected
+        policy, outputs = self.robot_policy(log_loss, now.beta), log_loss.exp()
+        lost = (policy * outputs[..., : self._actions]).sum(-1)
+        c = (policy * outputs[..., self._actions :]).sum(-1) if self._timed else now.lasting.squeeze(2)
+        return c * utility - lost
 
     def targets(
         self, rows: ModelRows, attainment: Tensor, log_loss: Tensor, now: Scheduled, power: Tensor | None = None
@@ -129,24 +139,24 @@ class Formulas:
         Args:
             rows: the batch.
             attainment: V_e of the successors, ``[A, N, goals]``.
-            log_loss: log(-Q_r) of the successors, then of the rows' states, ``[A, N + B, R]``.
+            log_loss: log(-Q_r) of the successors, then of the rows' states, ``[A, N + B, R]``; with log(c) of the
+                robot actions, ``[A, N + B, 2R]``, if steps have durations.
             now: the values of the schedules.
             power: X_h of the successors, ``[A, N, humans]``; None: in closed form.
         """
-        n = rows.n
+        config, n = self.config, rows.n
         attainment = self.attained(attainment, rows.holds)
         if power is None:
             power = self.power(attainment)
-        value = self.robot_value(power, log_loss[:, :n], now).masked_fill(rows.ended, 0.0)
-        alive = attainment.masked_fill(rows.ended.unsqueeze(2), 0.0)
-        gain = torch.where(rows.holds > 0, 1.0, now.human_gamma * alive)
-        moves = torch.einsum("abr,abprk->abpk", self.robot_policy(log_loss[:, n:], now.beta), rows.reach)
-        reached = torch.einsum("abpk,abpkg->abpg", moves, taken(gain, rows.at))
+        value = self.robot_value(power, log_loss[:, :n], now).masked_fill(rows.ended, config.terminal_robot_value)
+        policy, by_rate = self.robot_policy(log_loss[:, n:], now.beta), config.human_rho is not None
+        reached = rows.attained(attainment, now.human_gamma, timed=by_rate, robot=policy)
         by_profile = rows.share.unsqueeze(3) * rows.ratio
         weight = by_profile.sum(2)
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
-        lost = torch.einsum("abprk,abpk->abpr", rows.reach, taken(value.unsqueeze(2), rows.at).squeeze(4))
-        loss = -now.gamma * (rows.share.unsqueeze(3) * lost).sum(2)
+        later = torch.einsum("abprk,abpk->abpr", rows.discounted(now.gamma), taken(value.unsqueeze(2), rows.at)[..., 0])
+        learned = torch.cat([-later, rows.lasted(now.gamma)], 3) if self._timed else -later
+        loss = (rows.share.unsqueeze(3) * learned).sum(2)
         return Targets(aim, weight, loss, power, value, rows.row_weight)
 
 
@@ -350,7 +360,7 @@ class EmpowerTables(Empower):
     """The learning half with one entry for each state, and running means: for small models, and for debugging."""
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
-        states, goals, actions = len(coded.table()), len(coded.weights), coded.robot_actions
+        states, goals, actions = len(coded.table()), len(coded.weights), robot_outputs(coded)
         self._n_values, n = states * goals, states * (goals + actions)
 
         def initialise(row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:

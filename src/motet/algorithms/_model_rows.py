@@ -59,6 +59,8 @@ class RowLayout(NamedTuple):
     dtype: str
     goals: int
     hold_bytes: int
+    timed: bool
+    """Whether transitions have durations."""
 
     @classmethod
     def of(cls, config: AsksModel, coded: CodedModel, drawn: int = 0) -> RowLayout:
@@ -81,8 +83,6 @@ class RowLayout(NamedTuple):
                 f"profiles must be 'drawn' where the humans have more than {_MOST_PROFILES} profiles of actions, got "
                 f"'all' with {profiles}"
             )
-        if coded.lasting:
-            raise SettingError("the model must have transitions of duration 1, got one with transition_durations")
         distinct = config.successors * coded.robot_actions
         if distinct > 255:
             raise SettingError(
@@ -91,13 +91,14 @@ class RowLayout(NamedTuple):
             )
         return cls(
             profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
-            coded.space.dtype.name, goals, -(-goals // 8),
+            coded.space.dtype.name, goals, -(-goals // 8), coded.timed,
         )  # fmt: skip
 
     def fields(self) -> dict[str, Field]:
         """Return the fields that hold the transitions."""
         p, r, s, k = self.profiles, self.robot_actions, self.listed, self.distinct
-        return {
+        durations = {"duration": Field((p, r, s), "float32")} if self.timed else {}
+        return durations | {
             "successor": Field((p, k, self.size), self.dtype),  # the code of each distinct successor
             "count": Field((p,), "uint8"),  # their number
             "ended": Field((p, k), "bool"),  # whether they are terminal
@@ -145,12 +146,12 @@ class ModelQueries:
         coded, layout = self.coded, self.layout
         numbers: dict[Any, int] = {}
         number = np.zeros((layout.robot_actions, layout.listed), np.uint8)
-        probability = np.zeros((layout.robot_actions, layout.listed), np.float32)
+        probability, lasts = (np.zeros((layout.robot_actions, layout.listed), np.float32) for _ in range(2))
         for action in range(layout.robot_actions):
             found = coded.outcomes(state, coded.joint(profile, action), layout.listed)
-            for i, (p, successor) in enumerate(found):
+            for i, (p, successor, duration) in enumerate(found):
                 number[action, i] = numbers.setdefault(successor, len(numbers))
-                probability[action, i] = p
+                probability[action, i], lasts[action, i] = p, duration
         facts: list[Facts] = []
         for i, one in enumerate(numbers):
             try:
@@ -167,4 +168,6 @@ class ModelQueries:
         count = np.array(len(facts), np.uint8)
         fields = {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
                   "probability": probability}  # fmt: skip
+        if layout.timed:
+            fields["duration"] = lasts
         return Answer(fields, list(numbers))

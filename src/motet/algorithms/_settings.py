@@ -10,7 +10,7 @@ from motet.errors import SettingError
 from motet.schedule import check_stages
 from motet.settings import check_fields
 
-__all__ = ["check_config", "check_min_rows", "check_seeds"]
+__all__ = ["check_config", "check_min_rows", "check_rate", "check_seeds"]
 
 
 def check_config(config: Any) -> None:
@@ -33,6 +33,15 @@ def check_min_rows(config: Any) -> None:
     """Raise unless the first update has enough rows for a whole batch."""
     if config.min_rows < config.batch_size:
         raise SettingError(f"min_rows must be at least the batch_size {config.batch_size}, got {config.min_rows}")
+
+
+def check_rate(config: Any, gamma: str, rho: str) -> None:
+    """Raise if both a discount and a discount rate are given."""
+    if getattr(config, rho) is not None and getattr(config, gamma) != 1:
+        raise SettingError(
+            f"{gamma} must be 1 where {rho} is given, got {getattr(config, gamma)} and {getattr(config, rho)}: both "
+            "are discounts"
+        )
 
 
 def check_seeds(agents: int, seeds: Sequence[int]) -> None:

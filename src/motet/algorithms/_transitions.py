@@ -27,6 +27,8 @@ class Transitions:
         ended: ``[A, N]``: whether the successor is terminal.
         holds: ``[A, N, goals]``: 1 where the goal holds in it.
         reach: ``[A, B, P, R, K]``: probability of each successor after each robot action, under each profile.
+
+    Discounts ``gamma`` are ``[A, 1, 1]``, per unit of time.
     """
 
     def __init__(self, batch: Batch, goals: int, device: Device, dtype: torch.dtype = torch.float32) -> None:
@@ -51,9 +53,53 @@ class Transitions:
 
         self.at = tensor(number.reshape(agents, rows, profiles, distinct), torch.int64)
         self.ended, self.holds = tensor(ended, torch.bool), tensor(holds)
-        lists, probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
-        empty = probability.new_zeros((*lists.shape[:-1], distinct))
-        self.reach = empty.scatter_add_(-1, lists, probability)
+        self._lists, self._probability = tensor(extra["number"], torch.int64), tensor(extra["probability"])
+        self._duration = tensor(extra["duration"]) if "duration" in extra else None
+        self._distinct = distinct
+        self.reach = self._by_state(self._probability)
+
+    def _by_state(self, listed: Tensor) -> Tensor:
+        """Add up what belongs to the lists of successors, ``[A, B, P, R, S]``, by distinct successor."""
+        return listed.new_zeros((*listed.shape[:-1], self._distinct)).scatter_add_(-1, self._lists, listed)
+
+    def discounted(self, gamma: Tensor) -> Tensor:
+        """Return ``reach`` with each transition multiplied by its discount."""
+        gamma = gamma[..., None, None]
+        if self._duration is None:
+            return self.reach * gamma
+        return self._by_state(self._probability * gamma**self._duration)
+
+    def lasted(self, gamma: Tensor) -> Tensor:
+        """Return the expected (1 - gamma^D) / -ln(gamma) for durations D ``[A, B, P, R]``; 1 where gamma is 1."""
+        if self._duration is None:
+            raise ValueError("the transitions have no durations")
+        log = gamma[..., None, None].log()
+        lasted = torch.where(log < 0, torch.expm1(log * self._duration) / log, 1.0)
+        return (self._probability * lasted).sum(-1)
+
+    def attained(self, attainment: Tensor, gamma: Tensor, timed: bool = False, robot: Tensor | None = None) -> Tensor:
+        """Return the chance to attain each goal after each robot action, ``[A, B, P, R, goals]``.
+
+        Args:
+            attainment: that chance in the successors where the goal does not hold, ``[A, N, goals]``.
+            gamma: the discount, per step.
+            timed: the discount is per unit of time.
+            robot: probabilities of the robot actions ``[A, B, R]``, to average over: then ``[A, B, P, goals]``.
+        """
+
+        def expected(reach: Tensor, values: Tensor) -> Tensor:
+            """The mean of the successors' values."""
+            if robot is None:
+                return torch.einsum("abprk,abpkg->abprg", reach, taken(values, self.at))
+            return torch.einsum(
+                "abpk,abpkg->abpg", torch.einsum("abr,abprk->abpk", robot, reach), taken(values, self.at)
+            )
+
+        later = attainment.masked_fill(self.ended.unsqueeze(2), 0.0)
+        if not timed or self._duration is None:
+            return expected(self.reach, torch.where(self.holds > 0, 1.0, gamma * later))
+        later = later.masked_fill(self.holds > 0, 0.0)
+        return expected(self.reach, self.holds) + expected(self.discounted(gamma), later)
 
 
 def taken(values: Tensor, at: Tensor) -> Tensor:

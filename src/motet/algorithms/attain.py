@@ -22,7 +22,7 @@ from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._model_rows import ModelQueries, RowLayout
 from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import NetworkPlan, padded
-from motet.algorithms._settings import check_config, check_min_rows, check_seeds
+from motet.algorithms._settings import check_config, check_min_rows, check_rate, check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
@@ -68,6 +68,8 @@ class AttainConfig:
     """Inverse temperature of the humans' policies."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
+    rho: Annotated[float, Ge(0), FINITE] | None = None
+    """The humans' discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
     """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
     still: Annotated[int, Ge(0)] = 0
@@ -100,6 +102,7 @@ class AttainConfig:
     def __post_init__(self) -> None:
         check_config(self)
         check_min_rows(self)
+        check_rate(self, "gamma", "rho")
 
     @property
     def header(self) -> HeaderSpec:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Interval, MinLen
+from annotated_types import Ge, Gt, Interval, Lt, MinLen
 
 from motet.algorithm import Field, HeaderSpec, ReaderSettings, Sizes, Space
 from motet.algorithms._model_rows import Answer, ModelQueries, RowLayout
 from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
-from motet.algorithms._settings import check_config, check_min_rows, check_seeds
+from motet.algorithms._settings import check_config, check_min_rows, check_rate, check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
@@ -74,15 +74,19 @@ class EmpowerConfig:
     tables: bool = False
     """One entry for each state instead of networks, for models that can be enumerated."""
     gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
-    """The robot's discount per step."""
+    """The robot's discount per unit of time. Steps last 1, unless the model has ``transition_durations``."""
     human_gamma: Annotated[Schedule, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
+    human_rho: Annotated[Schedule, Ge(0)] | None = None
+    """The humans' discount rate, instead of human_gamma: the discount of a transition of duration d is exp(-rho d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
     """Inequality aversion: the larger it is, the more the humans with little power count."""
     eta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
+    terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
+    """V_r of terminal states."""
     beta: Annotated[Schedule, Ge(0)] = field(
         default=Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
@@ -129,6 +133,7 @@ class EmpowerConfig:
     def __post_init__(self) -> None:
         check_config(self)
         check_min_rows(self)
+        check_rate(self, "human_gamma", "human_rho")
         for name in ("network", "robot_network"):
             if self.tables and getattr(self, name) is not None:
                 raise SettingError(f"{name} must be None with tables, got {getattr(self, name)}")
@@ -158,6 +163,11 @@ class EmpowerConfig:
     def nominal_human_gamma(self) -> float:
         """The humans' discount at the end of all stages and schedules."""
         return self._at_last(self.human_gamma)
+
+    @property
+    def nominal_human_rho(self) -> float | None:
+        """The humans' discount rate at the end of all stages and schedules; None: they have a discount per step."""
+        return None if self.human_rho is None else self._at_last(self.human_rho)
 
     def _at_last(self, schedule: Schedule) -> float:
         return value_at(schedule, 1 << 60, self.stages, 1 << 60)
@@ -192,7 +202,7 @@ class EmpowerConfig:
         """Return the sizes of one agent's part."""
         coded = coded_by(observation_space)
         if self.tables:
-            n = len(coded.table()) * (len(coded.weights) + coded.robot_actions)
+            n = len(coded.table()) * (len(coded.weights) + robot_outputs(coded))
             return Sizes(weights=n, state=3 * n, counters=self.counters(coded), random=0)
         plans = self.plans(coded)
         check_plan(*plans)
@@ -220,12 +230,17 @@ class EmpowerConfig:
         return EmpowerBehaviour(self, coded_by(observation_space))
 
     def plans(self, coded: CodedModel) -> tuple[NetworkPlan, ...]:
-        """Return the networks of V_e, with one output for each goal, and of log(-Q_r), in the order of a row."""
+        """Return the networks of V_e, with one output for each goal, and of the robot, in the order of a row."""
         inputs, hidden = coded.inputs, self.hidden
         return (
             network_of_numbers(self.network, "network", inputs, hidden, len(coded.weights)),
-            network_of_numbers(self.robot_network, "robot_network", inputs, hidden, coded.robot_actions),
+            network_of_numbers(self.robot_network, "robot_network", inputs, hidden, robot_outputs(coded)),
         )
+
+
+def robot_outputs(coded: CodedModel) -> int:
+    """Return the number of outputs for the robot: log(-Q_r) of each action, and log(c) if steps have durations."""
+    return coded.robot_actions * (2 if coded.timed else 1)
 
 
 def lasting(gamma: float) -> float:
@@ -339,11 +354,15 @@ class EmpowerBehaviour:
 
     def log_losses(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
         """Return log(-Q_r) of all robot actions: [B, robot actions]. ``seed``: of a network that explores by noise."""
+        return self._of_robot(codes, seed)[:, : self.coded.robot_actions]
+
+    def _of_robot(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
+        """Return log(-Q_r) of all robot actions, and log(c) of them if steps have durations."""
         coded, weights = self.coded, self._loaded()
         if not self._nets:
-            rows = weights[len(coded.table()) * len(coded.weights) :].reshape(-1, coded.robot_actions)
-            losses: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
-            return losses
+            rows = weights[len(coded.table()) * len(coded.weights) :].reshape(-1, robot_outputs(coded))
+            outputs: npt.NDArray[np.float64] = rows[coded.numbers(codes)].astype(np.float64)
+            return outputs
         return self._nets[1].forward(np.ascontiguousarray(coded.encode(codes)), seed).astype(np.float64)
 
     def _loaded(self) -> npt.NDArray[np.float32]:
@@ -352,7 +371,15 @@ class EmpowerBehaviour:
         return self._weights
 
     def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return V_e of all goals of all humans: [B, goals]."""
+        """Return V_e of all goals of all humans, [B, goals], with the convention for goals that hold already."""
+        values = self._learned_attainments(codes)
+        if self.config.achieved != "stay":
+            states = map(self.coded.state, codes)
+            holds = np.array([[goal.is_achieved(s) for own in self.coded.goals for goal, _ in own] for s in states])
+            values[holds] = float(self.config.achieved == "one")
+        return values
+
+    def _learned_attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         coded, weights = self.coded, self._loaded()
         if not self._nets:
             rows = weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))
@@ -369,10 +396,12 @@ class EmpowerBehaviour:
 
     def powers_and_values(self, codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return X_h [B, humans] and V_r [B] of states that are not terminal, at the end of all stages."""
-        config, losses, power = self.config, self.log_losses(codes), self.powers(codes)
+        config, outputs, power = self.config, np.exp(self._of_robot(codes)), self.powers(codes)
+        losses, lasts = np.split(outputs, [self.coded.robot_actions], 1)
         utility = -((power**-config.xi).mean(1) ** config.eta)
-        expected = -(self.probabilities(codes) * np.exp(losses)).sum(1)
-        return power, lasting(config.nominal_gamma) * utility + expected
+        policy = self.probabilities(codes)
+        c = (policy * lasts).sum(1) if self.coded.timed else lasting(config.nominal_gamma)
+        return power, c * utility - (policy * losses).sum(1)
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
         """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""

@@ -71,13 +71,15 @@ class ExactEmpowerment:
         config = self._config
         self._settings: Mapping[str, Any] = {
             "gamma": config.nominal_human_gamma,
+            "rho": config.nominal_human_rho,
             "achieved": config.achieved,
             "human_agents": coded.humans,
             "robot_agents": coded.robots,
         }
         self._robot = Robot(
-            config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.nominal_gamma
-        )
+            config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.nominal_gamma,
+            terminal_robot_value=config.terminal_robot_value,
+        )  # fmt: skip
         self._goals = dict(zip(coded.humans, coded.goals, strict=True))
         self.solution = solve_robot(self.graph, self._goals, coded.policy, self._robot, **self._settings)
         random = np.full((len(self.graph), coded.robot_actions), 1 / coded.robot_actions)

@@ -119,8 +119,9 @@ class CodedModel:
         self.size = len(leaves(self.first, self.first))
         self._goal_size: int | None = None
         self._goals(goals)
-        self.robot_actions = math.prod(self.actions[robot] for robot in self.robots)
-        self.lasting = offers(self.model, "transition_durations")
+        self.robot_actions: int = math.prod(self.actions[robot] for robot in self.robots)
+        self.timed = offers(self.model, "transition_durations")
+        """Whether transitions have durations; without, each of them lasts 1."""
         self._encoded = Bounded(200_000)
         self._numbers: dict[bytes, int] = {}
 
@@ -313,25 +314,44 @@ class CodedModel:
             joint[agent] = action
         return joint
 
-    def outcomes(self, state: Any, joint: list[int], most: int) -> list[tuple[float, Any]]:
-        """Return the successors of a joint action, equal ones merged; raise if there are more than ``most``."""
+    def outcomes(self, state: Any, joint: list[int], most: int) -> list[tuple[float, Any, float]]:
+        """Return the probabilities, successors and durations of a joint action, those with equal successors and
+        durations merged; raise if there are more than ``most``."""
         where = f"(state {state!r}, actions {joint})"
         try:
             given = self.model.transition_probabilities(state, joint[:])
-            merged: dict[Any, float] = {}
-            for p, successor in given:
-                merged[successor] = merged.get(successor, 0.0) + float(p)
+            chances = [(float(p), successor) for p, successor in given]
         except Exception as error:
             raise ModelError(
                 f"transition_probabilities raised, or gave no (probability, successor): {error!r} {where}"
             ) from error
-        found = [(p, successor) for successor, p in merged.items() if p > 0]
-        if min(merged.values()) < 0 or abs(sum(merged.values()) - 1) > _NEAR:
-            raise ModelError(f"probabilities must be >= 0 with sum 1, got {brief(list(merged.values()))} {where}")
+        probabilities = [p for p, _ in chances]
+        if not all(p >= 0 for p in probabilities) or abs(sum(probabilities) - 1) > _NEAR:
+            raise ModelError(f"probabilities must be >= 0 with sum 1, got {brief(probabilities)} {where}")
+        merged: dict[tuple[Any, float], float] = {}
+        for (p, successor), duration in zip(chances, self._durations(state, joint, given, where), strict=True):
+            if p > 0:
+                merged[successor, duration] = merged.get((successor, duration), 0.0) + p
+        found = [(p, successor, duration) for (successor, duration), p in merged.items()]
         if len(found) > most:
             raise ModelError(
                 f"a joint action must have at most {most} successors, got {len(found)} {where}; fix: raise the setting "
                 "successors"
+            )
+        return found
+
+    def _durations(self, state: Any, joint: list[int], transitions: Sequence[Any], where: str) -> list[float]:
+        """Return the durations of the transitions of a joint action."""
+        if not self.timed:
+            return [1.0] * len(transitions)
+        try:
+            found = [float(one) for one in self.model.transition_durations(state, joint[:], transitions)]
+        except Exception as error:
+            raise ModelError(f"transition_durations raised, or gave no numbers: {error!r} {where}") from error
+        if len(found) != len(transitions) or not all(0 <= one < math.inf for one in found):
+            raise ModelError(
+                f"transition_durations must give a finite number >= 0 for each of {len(transitions)} transitions, got "
+                f"{brief(found)} {where}"
             )
         return found
 
