@@ -1,4 +1,4 @@
-"""How an algorithm acts that is written as a loss: rules that turn outputs of a network into actions.
+"""Acting rules for algorithms that are written as a loss: they turn outputs of a network into actions.
 
 This module does not import torch.
 """
@@ -29,11 +29,11 @@ class Acting(Protocol):
     """How outputs of the first network become actions."""
 
     outputs: int
-    """Number of outputs that it reads; a network may have more."""
+    """Number of network outputs that the rule reads; a network may have more."""
     fields: Mapping[str, Field]
     """Further fields of a row, which the loss gets in ``batch.extra``."""
     masked: int
-    """Number of entries of a flat mask of allowed actions (see :mod:`motet.masks`); 0: it does not know masks."""
+    """Number of entries of a flat action mask (see :mod:`motet.masks`); 0: the rule does not support masks."""
 
     def choose(
         self,
@@ -50,7 +50,7 @@ class Acting(Protocol):
 
 
 class EpsilonGreedy:
-    """Acts by action values: a random action with a probability, otherwise the one with the highest value.
+    """Epsilon-greedy: with probability epsilon a random action, otherwise the action with the highest value.
 
     Args:
         actions: a Discrete space.
@@ -90,7 +90,7 @@ class Categorical:
     """Draws from the softmax of logits, and adds ``log_prob`` to each row; greedy actions have the highest logit.
 
     Args:
-        actions: a Discrete space, or a MultiDiscrete one, whose logits follow each other.
+        actions: a Discrete space, or a MultiDiscrete one, for which the logits of all choices are concatenated.
 
     >>> from gymnasium.spaces import Discrete
     >>> actions, extra = Categorical(Discrete(2)).choose(np.zeros((1, 2), "float32"), None, None, float)
@@ -122,7 +122,7 @@ class Categorical:
 
 
 class _BoxRule:
-    """Base of rules for Box actions, which losses see as vectors in [-1, 1]."""
+    """Base of rules for Box actions. A loss gets such actions as vectors in [-1, 1]."""
 
     masked = 0
     squashes = False
@@ -136,9 +136,9 @@ class _BoxRule:
 
 
 class DiagonalGaussian(_BoxRule):
-    """Draws from a Gaussian: the network gives the means, then the logs of the standard deviations.
+    """Draws from a Gaussian. The network outputs the means, followed by the logs of the standard deviations.
 
-    It adds ``log_prob`` and ``unclipped`` to each row: the drawn vector before it is clipped to [-1, 1], and its log
+    Each row also gets ``unclipped``, the drawn vector before it is clipped to [-1, 1], and ``log_prob``, its log
     density. Greedy actions are the means.
 
     Args:
@@ -166,7 +166,7 @@ class DiagonalGaussian(_BoxRule):
 
 
 class GaussianNoise(_BoxRule):
-    """Acts by the tanh of the network's outputs, to which exploration adds Gaussian noise.
+    """The action is the tanh of the network's outputs. Exploration adds Gaussian noise to it.
 
     Args:
         actions: a Box with bounds.

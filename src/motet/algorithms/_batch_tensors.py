@@ -1,11 +1,11 @@
 """Batches as tensors, for algorithms that learn from a replay.
 
 A batch consists of transitions, or of sequences for networks with a memory. An update learns from R rows for each
-agent, ``[A, R, ...]``, and asks the batch for what networks say of them, so that it is written once for both.
+agent, ``[A, R, ...]``. The batch itself calls the networks, so the code of an update is the same for both kinds.
 
-Networks get all rows of sequences, flat: ``[A, B * S, ...]`` for B sequences of S rows. The last ``n_step`` of them are
-there for the ends of transitions alone. The R rows are those behind the burn-in; those at which no transition starts
-have no share in the loss.
+Networks get all rows of sequences, flat: ``[A, B * S, ...]`` for B sequences of S rows. The last ``n_step`` rows of a
+sequence are only needed as ends of transitions. The R rows are those after the burn-in, without these last ones. Rows
+at which no transition starts do not count in the loss.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ def batch_tensors(
 
 
 class BatchTensors:
-    """A stacked batch as tensors of the device, which each :meth:`fetch` brings up to date: what all batches have.
+    """Base of stacked batches as tensors on the device. Each :meth:`fetch` loads the current data.
 
     An update learns from R rows for each agent, at each of which a transition starts.
     """
 
     rows: int
-    """R"""
+    """R: the number of rows to learn from."""
     share: float | Tensor
-    """Share of each row in a mean over the batch: a number, or ``[A, R]``."""
+    """Weight of each row in a mean over the batch: a number, or ``[A, R]``."""
     next_mask: Tensor | None
     inputs: Tensor
-    """All rows that networks get, ``[A, n, inputs]``."""
+    """Inputs of the networks for all rows, ``[A, n, inputs]``."""
     x: Tensor
-    """Those of them that :meth:`look` shows to a network to learn from."""
+    """The part of these inputs for which :meth:`look` computes gradients."""
 
     def __init__(self, batch: Batch, action_space: Space, device: Device, action_dtype: torch.dtype) -> None:
         self.batch, self._device, self._action_dtype = batch, device, action_dtype
@@ -81,22 +81,24 @@ class BatchTensors:
         return weight
 
     def look(self, net: LearnerNetwork, ahead: bool) -> tuple[Pass, Tensor | None]:
-        """Return a pass of a network to learn from, and with ``ahead`` its outputs ``[A, R, n]`` at the ends.
+        """Return a forward pass of a network with gradients, and with ``ahead`` also its outputs ``[A, R, n]`` at the
+        ends.
 
-        The ends are the observations in which the transitions end.
+        The ends are the last observations of the transitions.
         """
         raise NotImplementedError
 
     def look_ahead(self, net: LearnerNetwork) -> Tensor:
-        """Return the outputs ``[A, R, n]`` of a network at the ends, from which nothing is learned."""
+        """Return the outputs ``[A, R, n]`` of a network at the ends of the transitions, without gradients."""
         raise NotImplementedError
 
     def learned(self, out: Tensor) -> Tensor:
-        """Return of the outputs of :meth:`look` those of the rows that are learned from, ``[A, R, n]``."""
+        """Select from the outputs of :meth:`look` those of the rows that are learned from, ``[A, R, n]``."""
         raise NotImplementedError
 
     def spread(self, grad: Tensor) -> Tensor:
-        """Return the gradient of the outputs of :meth:`look`, given that of the rows ``[A, R, n]``."""
+        """Return the gradient for all outputs of :meth:`look`, given the gradient ``[A, R, n]`` for the selected
+        rows."""
         raise NotImplementedError
 
     def scale(self) -> float | Tensor:
@@ -119,7 +121,7 @@ class BatchTensors:
 
 
 class Tensors(BatchTensors):
-    """A stacked batch of transitions as tensors of the device, which each :meth:`fetch` brings up to date."""
+    """A stacked batch of transitions as tensors on the device. Each :meth:`fetch` loads the current data."""
 
     def __init__(
         self, batch: Batch, encoder: Encoder, action_space: Space, device: Device, action_dtype: torch.dtype
@@ -163,7 +165,7 @@ class Tensors(BatchTensors):
 
 
 class SequenceTensors(BatchTensors):
-    """A stacked batch of sequences as tensors of the device, which each :meth:`fetch` brings up to date."""
+    """A stacked batch of sequences as tensors on the device. Each :meth:`fetch` loads the current data."""
 
     def __init__(
         self,
@@ -187,7 +189,8 @@ class SequenceTensors(BatchTensors):
         self._states = device.zeros(*self._shape, memory.shape[-1])
         self._begin = np.zeros(self._shape, np.bool_)
         self._begin[..., 0] = True
-        self._own = np.arange(sequences)[:, None] * every + np.arange(burn_in, length)  # where learned rows lie
+        # positions of the rows to learn from
+        self._own = np.arange(sequences)[:, None] * every + np.arange(burn_in, length)
         self._mask = device.link(batch.extra["mask"]) if "mask" in batch.extra else None
 
     def fetch(self) -> None:
@@ -196,7 +199,7 @@ class SequenceTensors(BatchTensors):
         self._encode()
         length = self._valid.shape[2]
         self._states[:, :, :length] = self._memory()
-        np.logical_not(self._valid[..., :-1], out=self._begin[..., 1:length])  # behind the end of an episode
+        np.logical_not(self._valid[..., :-1], out=self._begin[..., 1:length])  # after the end of an episode
         self._begins = device.to_device(self._begin)
         valid = self._valid[..., burn_in:].reshape(agents, -1)
         ends = (self._own + self._ahead[..., burn_in:]).reshape(agents, -1)
@@ -216,11 +219,11 @@ class SequenceTensors(BatchTensors):
         return values[:, :, self._burn_in :].flatten(1, 2)
 
     def _weighed(self, weight: Tensor) -> Tensor:
-        """Return the weight of its sequence for each row."""
+        """Return for each row the importance weight of its sequence."""
         return weight.repeat_interleave(self.rows // self._shape[1], 1)
 
     def _at_ends(self, out: Tensor) -> Tensor:
-        """Return values ``[A, B * S, ...]`` of all rows at the ends of transitions."""
+        """Given values ``[A, B * S, ...]`` of all rows, return those at the ends of the transitions."""
         return out.gather(1, self._ends.expand(-1, -1, out.shape[2]))
 
     def look(self, net: LearnerNetwork, ahead: bool) -> tuple[Pass, Tensor | None]:
@@ -253,7 +256,7 @@ class SequenceTensors(BatchTensors):
 
 
 def _rows(observation: Nest) -> int:
-    """Number of rows of a sequence, with those after it."""
+    """Number of rows of a sequence, including the rows after it in which its last transitions end."""
     while not isinstance(observation, np.ndarray):
         observation = next(iter(observation.values() if isinstance(observation, dict) else observation))
     return int(observation.shape[2])

@@ -32,8 +32,9 @@ class DensePlan:
     """Whether the last layer has an activation too."""
     activation: Literal["relu", "tanh"] = "relu"
     gains: tuple[float, float] | None = None
-    """Weights are initialised orthogonally, times the first of these or (last layer) the second, and biases are zero.
-    None: both are drawn uniformly within ``1 / sqrt(inputs)``."""
+    """Gain of the orthogonal initialisation: the first value for all layers but the last, the second for the last
+    layer. Biases are zero. None: weights and biases are drawn uniformly from ``[-b, b]`` with ``b = 1 /
+    sqrt(inputs)``."""
 
     draws = explores = False
     state_size = 0

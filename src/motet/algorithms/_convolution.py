@@ -1,6 +1,6 @@
 """The passes of a picture's convolutions for learning, written by hand.
 
-Autograd's take a quarter longer for small pictures, and as long for those of 84 x 84 pixels.
+With autograd these passes take a quarter longer for small pictures, and as long for pictures of 84 x 84 pixels.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Convolution:
         return Pass(torch.stack([tape[-1].flatten(1) for tape in tapes]), tapes)
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute two halves ``[A, 2 B, inputs]``."""
+        """Compute inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows]), self.forward(x[:, rows:]).out
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute each row by itself: there is no memory."""
+        """Compute each row by itself, because this network has no memory."""
         return self.forward(x, learn_from is not None)
 
     def backward(self, done: Pass, grad: Tensor) -> None:

@@ -1,9 +1,9 @@
-"""The device of a learner: where its tensors are, and the only two ways between them and arrays of the host.
+"""The device of a learner, which holds its tensors, and the two functions that copy between device and host.
 
-Random streams, the replay, the vault and publication are on the host; the rows of a stack and all that an update
-computes are on its device. Everything that crosses goes through :meth:`Device.to_device` or :meth:`Device.to_host`:
-the arrays of a batch, drawn numbers, a restored state; priorities, metrics, published weights, a saved state. On the
-CPU both give the same memory and copy nothing.
+Random streams, the replay, the vault and the publication are on the host. The state of a stack and everything that an
+update computes are on its device. :meth:`Device.to_device` copies the arrays of a batch, drawn numbers and a restored
+state. :meth:`Device.to_host` copies priorities, metrics, published weights and a saved state. Nothing else is copied
+between the two. On the CPU both functions return the same memory without a copy.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Device:
     def to_device(self, array: npt.NDArray[Any], into: Tensor | None = None) -> Tensor:
         """Return an array of the host as a tensor of the device, or copy it ``into`` one of the same shape.
 
-        Without ``into`` the tensor is the array itself on the CPU, so the caller changes neither as long as it needs
-        the other. Elsewhere float64 becomes float32, which all devices have. The copy is complete on return.
+        On the CPU and without ``into``, the tensor shares the array's memory: a change of one changes the other.
+        Elsewhere float64 becomes float32, which all devices have. The copy is complete on return.
         """
         source = torch.from_numpy(array)
         if into is not None:
@@ -62,7 +62,7 @@ class Device:
     def to_host(self, tensor: Tensor, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return a tensor of the device as an array of the host, or copy it ``into`` one of the same shape.
 
-        Without ``into`` the array is the tensor's own memory on the CPU. The copy is complete on return.
+        On the CPU and without ``into``, the array shares the tensor's memory. The copy is complete on return.
         """
         if into is not None:
             torch.from_numpy(into).copy_(tensor)

@@ -2,8 +2,8 @@
 
 This module does not import torch.
 
-It takes outputs of the network and returns actions and their log-probabilities. The learner's computations with the
-same distributions are in ``_likelihoods``.
+A distribution takes outputs of the network and returns actions and their log-probabilities. The learner's part of the
+same distributions is in ``_likelihoods``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Actions(Protocol):
     parameters: int
     """Number of learned parameters outside the network."""
     fields: dict[str, Field]
-    """Further fields of a row that the learner needs beside the action."""
+    """Fields of a row, besides the action, that the learner needs."""
     mask_size: int
     """Number of entries of a flat action mask (see :mod:`motet.masks`)."""
     chosen: int
-    """Number of values of an action in the form that the learner takes."""
+    """Number of values by which the learner represents an action."""
 
     def best(self) -> Choose | Bound:
         """Return how the most probable action follows from the outputs."""
@@ -129,7 +129,8 @@ class Choices:
             if draws is None:
                 index = weight.argmax(1)
             else:
-                # The product may round up to the total. Staying below it never draws an action of probability 0.
+                # The product may round up to the total. A value below the total never selects an action of probability
+                # 0.
                 goal = np.minimum(draws[:, i] * total, np.nextafter(total, 0.0))
                 index = (sums > goal[:, None]).argmax(1)
             log_prob += np.log(weight[rows, index] / total)
@@ -177,8 +178,8 @@ class Bits:
 class Gaussian:
     """A Gaussian with independent components; its standard deviations are learned and the same in every state.
 
-    In the policy's unit a bounded box is [-1, 1]. The world gets actions clipped to the box. The learner gets the
-    unclipped ones, whose probability it needs.
+    A bounded box is scaled to [-1, 1]. The world gets actions clipped to the box. The learner gets the unclipped
+    actions, because it needs their probability.
     """
 
     mask_size = 0
@@ -228,7 +229,7 @@ class Gaussian:
 
 
 class Part(NamedTuple):
-    """A part of a :class:`Product`, and where its values lie among those of the whole."""
+    """A part of a :class:`Product`, and the position of its values among those of the product."""
 
     actions: Actions
     outputs: slice
@@ -242,7 +243,8 @@ class Part(NamedTuple):
 class Product:
     """Independent distributions for the parts of a Dict or Tuple space.
 
-    The network's outputs, parameters and masks are those of the parts, one after the other, and so are equal fields.
+    The network's outputs, the parameters, the masks and fields of equal name are concatenated in the order of the
+    parts.
     """
 
     def __init__(self, parts: Mapping[Any, Actions], named: bool) -> None:
@@ -272,7 +274,7 @@ class Product:
         raise _not_exported("Dict" if self._named else "Tuple")
 
     def prepare(self, own: npt.NDArray[np.float32]) -> dict[Any, Any]:
-        """Return what the parts need, by key."""
+        """Return what :meth:`draw` of each part needs, by key."""
         return {key: part.actions.prepare(own[part.own]) for key, part in self.parts.items()}
 
     def draw(

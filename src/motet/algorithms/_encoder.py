@@ -40,7 +40,7 @@ class _InputLeaf:
     highest: int
     """Highest number of values of a component of a MultiDiscrete space; 0 for other spaces."""
     dtype: str
-    """Of the space's arrays."""
+    """Dtype of the space's arrays."""
 
 
 class Encoder:
@@ -90,7 +90,8 @@ class Encoder:
         return rows
 
     def leaves(self) -> list[dict[str, Any]]:
-        """Return the arrays of an observation in order, as plain values: where they lie and how they are encoded."""
+        """Return a description of the arrays of an observation as plain values: their order, positions and
+        encodings."""
         return [
             {
                 "path": list(leaf.path), "shape": list(leaf.shape), "dtype": leaf.dtype, "classes": leaf.classes,
@@ -110,16 +111,16 @@ class Encoder:
 
     @property
     def has_indices(self) -> bool:
-        """Whether :meth:`nest` returns integers among the numbers."""
+        """Whether some arrays that :meth:`nest` returns are integers."""
         return any(leaf.classes or leaf.highest for leaf in self._leaves)
 
     @property
     def exact(self) -> bool:
-        """Whether rows of float32 hold every index exactly."""
+        """Whether float32 represents every index exactly."""
         return all(leaf.highest <= 2**24 for leaf in self._leaves)
 
     def draw_indices(self, rows: Tensor, rng: np.random.Generator) -> None:
-        """Replace what rows ``[B, size]`` hold of indices by valid ones."""
+        """Replace the entries of rows ``[B, size]`` that stand for indices by valid indices."""
         import torch
 
         for leaf in self._leaves:
@@ -133,9 +134,9 @@ class Encoder:
                 part.zero_()
 
     def nest(self, rows: Tensor) -> Any:
-        """Return rows ``[B, size]`` as the space has them: tensors ``[B, *shape]`` in its dicts and tuples.
+        """Convert rows ``[B, size]`` to the form of the space: tensors ``[B, *shape]`` in its dicts and tuples.
 
-        Those of Discrete and MultiDiscrete spaces are int64, all others are float32; bytes up to 255 are scaled to
+        Tensors of Discrete and MultiDiscrete spaces are int64, all others are float32. Bytes up to 255 are scaled to
         [0, 1].
         """
         if self._plain and not self._leaves[0].highest:

@@ -28,10 +28,10 @@ _BETA1, _BETA2 = 0.9, 0.999
 
 
 class FlatRows:
-    """Rows of A agents: flat states on a device, counters and random streams, which are saved and loaded together.
+    """The states of A agents: one flat row each on a device, counters and random streams, saved and loaded together.
 
     Args:
-        n_weights: number of published values; they are the first ones of a row.
+        n_weights: number of published values, with which a row begins.
         n_state: number of values in a row.
         seeds: one for each agent, for its initial row and its random stream.
         initialise: fills one row.
@@ -72,11 +72,11 @@ class FlatRows:
         return weights
 
     def _steps_of(self, done: npt.NDArray[np.int64]) -> Tensor:
-        """Return numbers of optimiser steps ``[rows]`` as :meth:`Adam.load` takes them."""
+        """Return the numbers of optimiser steps ``[rows]``, as the argument of :meth:`Adam.load`."""
         return self._device.to_device(done.astype(np.float32))
 
     def _adam_of(self, weights: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor) -> Adam:
-        """Return the optimiser of some weights, which :meth:`start_from` resets."""
+        """Return a new optimiser of some weights. :meth:`start_from` resets it."""
         self._optimisers.append(Adam(weights, grad, moment1, moment2))
         return self._optimisers[-1]
 
@@ -136,11 +136,11 @@ class Adam:
         self._parts = [list(part.unbind(0)) for part in (weights, grad, moment1, moment2, self._done)]
 
     def load(self, done: Tensor) -> None:
-        """Resume with these numbers of steps done, ``[rows]``."""
+        """Resume after these numbers of optimiser steps, ``[rows]``."""
         self._done.copy_(done)
 
     def forget(self, agent: int, agents: int) -> None:
-        """Reset the moments of one of ``agents`` agents, which have equal numbers of rows."""
+        """Reset the moments of one agent. The rows are divided equally among ``agents`` agents."""
         each = len(self._done) // agents
         for moment in self._parts[2:4]:
             for row in moment[agent * each : (agent + 1) * each]:
@@ -149,7 +149,7 @@ class Adam:
     def step(self, rates: Sequence[float], eps: float) -> None:
         """Take one step, with a learning rate for each row."""
         self._done.add_(1)
-        # One call takes one learning rate: if the schedules of rows give different ones, each row gets a call.
+        # A call uses one learning rate. If the rows have different ones, each row gets a separate call.
         groups = [slice(None)] if len(set(rates)) == 1 else [slice(a, a + 1) for a in range(len(rates))]
         for group in groups:
             weights, grads, moment1, moment2, steps = (part[group] for part in self._parts)
@@ -215,14 +215,14 @@ class FlatLearner(FlatRows):
     def _move_targets(self, every: int | Literal["phase"], rate: float) -> None:
         """Every ``every`` updates of an agent, move its target weights towards its weights by ``rate``; 1 copies."""
         if every == "phase":
-            return  # begin_phase does it
+            return  # begin_phase updates it
         for agent, updates in enumerate(self.counters[:, 0].tolist()):
             if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)
 
 
 def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Return zeros that begin on a cache line."""
+    """Return an array of zeros whose memory begins on a cache line."""
     n = shape[0] * shape[1] * 4
     raw = np.zeros(n + _LINE, np.uint8)
     first = -raw.ctypes.data % _LINE

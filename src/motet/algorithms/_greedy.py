@@ -1,7 +1,7 @@
-"""The greedy policy of an algorithm as plain data, from which it is exported. This module does not import torch.
+"""The greedy policy of an algorithm as plain data, for export. This module does not import torch.
 
-An algorithm's config has a method ``greedy``, which takes published weights and returns a :class:`Greedy`. Networks
-are given with their rows; ``_greedy_module`` makes a ``torch.nn.Module`` of them.
+An algorithm's config has a method ``greedy``, which takes published weights and returns a :class:`Greedy`. Each
+network comes with the row of its parameters; ``_greedy_module`` makes a ``torch.nn.Module`` of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layered(Protocol):
     """A network that can be expressed as torch modules, such as every ``NetworkPlan``."""
 
     def layers_of(self, row: F32) -> list[nn.Module]:
-        """Return modules with the parameters of a row. Each takes the outputs ``[B, n]`` of the one before."""
+        """Return modules with the parameters of a row. Each module takes the outputs ``[B, n]`` of the previous one."""
         ...
 
 
@@ -77,10 +77,10 @@ class Greedy:
     encoder: Encoder
     """Turns observations into rows of numbers."""
     networks: Sequence[tuple[Layered, F32]]
-    """Each with its row."""
+    """The networks, each with the row of its parameters."""
     decision: Choose | Bound
     statistics: Statistics | None = None
-    """Where the mean and the scale of the inputs are in ``weights``, if the algorithm normalises."""
+    """Positions of the mean and the scale of the inputs in ``weights``, if the algorithm normalises observations."""
     weights: F32 | None = None
 
     def inputs(self) -> tuple[F32, F32, float]:

@@ -1,4 +1,5 @@
-"""Greedy policies as torch modules, for export: plain layers where that is possible, and what a loader must know."""
+"""Greedy policies as torch modules, for export: plain layers where possible, and the description that a loader
+needs."""
 
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ _ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.ChannelShuffle: ("groups",),
     **dict.fromkeys((nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Sigmoid), ()),
 }
-"""Layers that a loader makes by name, and their arguments. Other options must have their defaults."""
+"""Layers that a loader creates by name, with their arguments. All other arguments must have their defaults."""
 
 
 class OnRows(nn.Module):
-    """A network that is not made of plain layers, on rows of numbers.
+    """A network that is not made of plain layers. It takes rows of numbers.
 
     Args:
         plan: its plan.
-        own: the network.
+        own: the user's network.
         taus: the taus over which the quantiles that it returns are averaged, if it is one of IQN.
-        direct: whether it takes the rows as they are.
+        direct: whether the network takes the rows without conversion to the form of the space.
     """
 
     def __init__(self, plan: ModulePlan, own: nn.Module, taus: Sequence[float] = (), direct: bool = False) -> None:
@@ -80,7 +81,7 @@ class GreedyPolicy(nn.Module):
         self.state_size = sum(map(_state_size, self.layers))
 
     def about(self) -> dict[str, Any]:
-        """Return what a loader must know beside the state dict, as plain values."""
+        """Return the description that a loader needs in addition to the state dict, as plain values."""
         return {
             "format": 1,
             "observation": self._leaves,
@@ -91,7 +92,7 @@ class GreedyPolicy(nn.Module):
         }
 
     def plain_state(self) -> dict[str, Tensor]:
-        """Return the state dict, in which networks of users have the names of their own parameters."""
+        """Return the state dict. Parameters of a user's network keep their names."""
         return {name.replace(".own.", ".", 1): tensor.clone() for name, tensor in self.state_dict().items()}
 
     def input_names(self) -> list[str]:
@@ -191,7 +192,7 @@ def dense_layers(
 
 
 def layers_of_module(plan: ModulePlan, module: nn.Module) -> list[nn.Module]:
-    """Return a user's network as plain layers on rows, or in one piece if it has others."""
+    """Return a user's network as plain layers on rows; as a single module if some of its layers are not plain."""
     shape = plan.encoder.shape
     if plan.second or plan.state_size or not shape:
         return [OnRows(plan, module)]
@@ -203,7 +204,7 @@ def layers_of_module(plan: ModulePlan, module: nn.Module) -> list[nn.Module]:
 
 
 def _plain(module: nn.Module) -> Iterator[nn.Module]:
-    """Iterate over the plain layers of a network; raises a ValueError if it has others."""
+    """Iterate over the plain layers of a network; raises a ValueError if it has any other layer."""
     from motet.algorithms.modules import plain_parts
 
     if type(module) is nn.Sequential:

@@ -20,7 +20,7 @@ __all__ = ["IQN", "quantile_loss"]
 
 
 class _QuantilePass(NamedTuple):
-    """Quantiles ``[A, B N, n]`` of states, and what the backward pass needs."""
+    """Quantiles ``[A, B N, n]`` of states, with the values that the backward pass needs."""
 
     out: Tensor
     kept: Any
@@ -30,11 +30,12 @@ class _Quantiles(Protocol):
     """The networks of A agents, which map a state and tau to the tau-quantile of each action's return."""
 
     def look(self, data: BatchTensors, ahead: bool) -> tuple[Pass, Tensor | None]:
-        """Return the states of observations to learn from, and with ``ahead`` those in which transitions end."""
+        """Return the states of the observations to learn from, and with ``ahead`` also the states at the ends of
+        transitions."""
         ...
 
     def look_ahead(self, data: BatchTensors) -> Tensor:
-        """Return the states in which transitions end."""
+        """Return the states at the ends of transitions."""
         ...
 
     def means(self, states: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ class _Quantiles(Protocol):
         ...
 
     def backward(self, data: BatchTensors, states: Pass, done: _QuantilePass, grad: Tensor) -> None:
-        """Set the gradients of the weights, given that of the quantiles ``[A, B, N, n]``."""
+        """Set the gradients of the weights, given the gradient of the quantiles ``[A, B, N, n]``."""
         ...
 
 
@@ -77,7 +78,7 @@ class _Parts:
 
     def means(self, states: Tensor) -> Tensor:
         embedded = self._embedding.forward(self._mean_cosines).out  # [A, K, H]
-        if self._linear:  # the mean of linear functions is the function of the mean
+        if self._linear:  # linear: the value at the mean is the mean of the values
             return self._head.forward(states * embedded.mean(1, keepdim=True)).out
         product = states.unsqueeze(2) * embedded.unsqueeze(1)  # [A, B, K, H]
         out = self._head.forward(product.flatten(1, 2)).out
@@ -112,7 +113,7 @@ class _Whole:
         self._n, self._fixed = plan.trunk.outputs, device.to_device(config._fixed_taus().astype(np.float32))
 
     def look(self, data: BatchTensors, ahead: bool) -> tuple[Pass, Tensor | None]:
-        assert isinstance(data, Tensors)  # such a network has no memory
+        assert isinstance(data, Tensors)  # a network that takes taus has no memory
         return Pass(data.x), data.next_x if ahead else None
 
     def look_ahead(self, data: BatchTensors) -> Tensor:
@@ -176,7 +177,7 @@ class IQN(ValueLearner):
         return Update(self._metrics, self._device.to_host(data.priorities(errors)))
 
     def _draw(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Draw taus ``[A, B, N]``, and those of the next states ``[A, B, N']``."""
+        """Draw taus ``[A, B, N]`` for the states and ``[A, B, N']`` for the next states."""
         config = self.config
         drawn = np.empty((len(self._streams), rows * (config.taus + config.target_taus)), np.float32)
         for row, stream in zip(drawn, self._streams, strict=True):
@@ -187,14 +188,15 @@ class IQN(ValueLearner):
 
     @staticmethod
     def _of(quantiles: Tensor, action: Tensor) -> Tensor:
-        """Select from quantiles ``[A, B N, n]`` those of one action for each row: ``[A, B, N]``."""
+        """Select the quantiles ``[A, B, N]`` of one action for each row from all quantiles ``[A, B N, n]``."""
         agents, batch = action.shape
         each = quantiles.view(agents, batch, -1, quantiles.shape[2])
         return each.gather(3, action.view(agents, batch, 1, 1).expand(-1, -1, each.shape[2], 1)).squeeze(3)
 
     @staticmethod
     def _output_grad(slope: Tensor, action: Tensor, outputs: int) -> Tensor:
-        """Return the gradient of the quantiles ``[A, B, N, n]``, given that of the chosen ones ``[A, B, N]``."""
+        """Return the gradient of all quantiles ``[A, B, N, n]``, given the gradient of the selected ones ``[A, B,
+        N]``."""
         agents, rows, taus = slope.shape
         index = action.view(agents, rows, 1, 1).expand(-1, -1, taus, 1)
         return slope.new_zeros((agents, rows, taus, outputs)).scatter_(3, index, slope.unsqueeze(3))

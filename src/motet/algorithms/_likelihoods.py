@@ -122,7 +122,7 @@ class _BitsLikelihoods:
 class _BitsLook:
     def __init__(self, logits: Tensor, chosen: Tensor) -> None:
         self._logits, self._chosen = logits, chosen
-        zero, one = F.logsigmoid(-logits), F.logsigmoid(logits)  # log-probabilities of 0 and 1
+        zero, one = F.logsigmoid(-logits), F.logsigmoid(logits)  # log-probabilities of the values 0 and 1
         self._share = one.exp()
         self.log_prob = torch.where(chosen > 0, one, zero).sum(-1)
         self.entropy = (self._share * one + zero.exp() * zero).sum(-1).neg_()
@@ -169,7 +169,7 @@ class _ProductLikelihoods:
         self._parts = [(key, part, likelihoods_of(part.actions, device)) for key, part in product.parts.items()]
 
     def chosen(self, batch: Batch) -> Tensor:
-        """Return the values of all parts, one after the other, as floats: those of indices are exact."""
+        """Return the values of all parts, concatenated as floats. Indices are represented exactly."""
         found = []
         for key, part, likelihoods in self._parts:
             extra = {name: batch.extra[name][..., where] for name, where in part.fields.items()}
@@ -196,5 +196,5 @@ class _ProductLook:
         self.entropy = torch.stack([look.entropy for _, look in looks]).sum(0)
 
     def back(self, log_prob: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-        """Return the gradient of the outputs, those of the parts one after the other."""
+        """Return the gradients of the parts' outputs, concatenated."""
         return torch.cat([look.back(log_prob, entropy, own[:, part.own]) for part, look in self._looks], -1)

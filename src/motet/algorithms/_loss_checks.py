@@ -1,4 +1,5 @@
-"""What is found out about a user's loss before a run: whether it keeps the rules, and can be stacked."""
+"""Checks of a user's loss before a run: whether it follows the rules, and whether many agents' losses can be computed
+together."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class _Probe:
         self._data = _random_data(self._form, action_space, replay.extra, replay.next_observation and not replay.once)
 
     def run(self, kind: type[_Kind]) -> tuple[_Kind, LossPass, Tensor]:
-        """Compute the losses; return what computed them, what they gave, and the gradients."""
+        """Compute the losses; return the object that computed them, the results and the gradients."""
         grad = torch.zeros(_AGENTS, self.layout.learned)
         losses = kind(self._config, self._form, self.layout, self._rows, grad)
         return losses, losses.run(self._data, range(_AGENTS)), grad
@@ -70,7 +71,7 @@ def _random_data(form: LossForm, action_space: Space, extra: Any, has_next: bool
 
 
 def check_loss(config: LossConfig, observation_space: Space, action_space: Space) -> None:
-    """Raise unless a loss keeps the rules of losses."""
+    """Raise unless a loss follows the rules for losses."""
     probe = _Probe(config, observation_space, action_space)
     try:
         probe.run(LoopedLosses)
@@ -83,7 +84,7 @@ def check_loss(config: LossConfig, observation_space: Space, action_space: Space
 def stacks_losses(config: LossConfig, observation_space: Space, action_space: Space) -> bool:
     """Return whether to compute many agents' losses in one pass.
 
-    The rule depends on loss and networks alone, never on a measured time: all processes must choose the same.
+    The answer depends only on the loss and the networks, never on measured times, so that all processes agree.
     """
     probe = _Probe(config, observation_space, action_space)
     plans = [part.plan for part in probe.layout.parts.values() if not isinstance(part.plan, LearnedPlan)]

@@ -27,23 +27,23 @@ from motet.streams import Streams, StreamUser, streams_returned
 __all__ = ["LoopedLosses", "LossForm", "LossLearner", "LossPass", "StackedLosses"]
 
 Data = dict[str, Any]
-"""The tensors of a batch by name, ``[A, ...]`` each, or without the first axis for one agent."""
+"""The tensors of a batch by name: ``[A, ...]`` each, or ``[...]`` for a single agent."""
 
 
 class LossForm:
-    """The form in which a loss gets a batch."""
+    """Shapes and conversions of a batch, as a loss gets it."""
 
     def __init__(self, config: LossConfig, observation_space: Space, action_space: Space) -> None:
         self.encoder = Encoder(observation_space, config.n_frames)
         self.rows = (config.batch_size, config.length) if config.once else (config.batch_size,)
         self.seen_rows = (config.batch_size, config.length + 1) if config.once else self.rows
-        """Rows with an observation."""
+        """Shape of the rows that have an observation."""
         self.schedules = config._schedules()
         self.draws = {
             **{name: (int(n), False) for name, n in config.draws.items()},
             **{name: (int(n), True) for name, n in config.normal_draws.items()},
         }
-        """The numbers that each row draws by name: how many, and whether they are normal."""
+        """The random numbers for each row by name: how many, and whether they are normally distributed."""
         self.scale: ActionScale | None = None
         self.first: Any = None
         """The lowest action, if that is not 0."""
@@ -139,7 +139,7 @@ class _LossTensors:
 
 
 class LossPass(NamedTuple):
-    """What the losses of A agents gave; the gradients are in the gradient rows."""
+    """Results of the losses of A agents. The gradients are in the rows of ``grad``."""
 
     loss: Tensor  # [A]
     priority: Tensor | None  # [A, B]
@@ -147,7 +147,7 @@ class LossPass(NamedTuple):
 
 
 class _Called:
-    """A network as a loss calls it, with any number of leading axes."""
+    """A network in the form in which a loss calls it: inputs may have any number of leading axes."""
 
     def __init__(self, plan: ModulePlan, call: Callable[..., Any], frozen: Callable[..., Any]) -> None:
         self._plan, self._call, self._frozen = plan, call, frozen
@@ -157,7 +157,7 @@ class _Called:
         return self._flat(self._call, given)
 
     def frozen(self, *given: Any) -> Any:
-        """Return the outputs, whose gradients reach what is given but not the parameters."""
+        """Return the outputs; gradients flow to the inputs but not to the parameters."""
         return self._flat(self._frozen, given)
 
     def _flat(self, call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
@@ -173,7 +173,7 @@ class _Called:
 
 
 def _result(config: LossConfig, nets: dict[str, Any], targets: dict[str, Any], batch: LossBatch) -> Loss:
-    """Return what a user's loss returned, with metrics as tensors."""
+    """Return the checked result of a user's loss, with metrics as tensors."""
     found = config.loss(SimpleNamespace(**nets), SimpleNamespace(**targets), batch)
     if not isinstance(found, Loss) or not isinstance(found.loss, Tensor) or found.loss.ndim:
         given = found.loss if isinstance(found, Loss) else found
@@ -212,7 +212,7 @@ class _Losses:
 
 
 class LoopedLosses(_Losses):
-    """One agent's loss after the other's."""
+    """Computes the agents' losses one after the other."""
 
     def __init__(self, config: LossConfig, form: LossForm, layout: LossLayout, rows: Tensor, grad: Tensor) -> None:
         super().__init__(config, form, layout, rows, grad)
@@ -261,7 +261,7 @@ class LoopedLosses(_Losses):
 
 
 class StackedLosses(_Losses):
-    """All agents' losses in one pass."""
+    """Computes all agents' losses in one pass."""
 
     def __init__(self, config: LossConfig, form: LossForm, layout: LossLayout, rows: Tensor, grad: Tensor) -> None:
         super().__init__(config, form, layout, rows, grad)

@@ -1,4 +1,5 @@
-"""What is found out about a user's network before a run: whether it keeps the rules, draws, and can be stacked."""
+"""Checks of a user's network before a run: whether it follows the rules, whether it draws random numbers, and whether
+many agents' networks can be computed together."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["check_module", "draws", "stacks"]
 
 _LARGEST = 2**17
-"""Number of parameters above which a loop is faster."""
+"""Number of parameters above which a loop over the networks is faster than one pass."""
 _LOOPED = (nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase)
-"""Layers that are faster in a loop, or that ``vmap`` does not know."""
+"""Layers that are faster in a loop, or that ``vmap`` does not support."""
 
 
 def check_module(plan: ModulePlan) -> None:
-    """Raise unless a network keeps the rules of networks."""
+    """Raise unless a network follows the rules for networks."""
     name, module, other = plan.name, plan.made(seed=1), plan.made(seed=2)
     _check_alike(plan, module, other)
     own = {one.data_ptr() for one in module.parameters()}
@@ -143,7 +144,7 @@ def draws(plan: ModulePlan, training: bool) -> bool:
 def stacks(plan: ModulePlan) -> bool:
     """Return whether to compute many agents' networks in one pass.
 
-    The rule depends on the network alone, never on a measured time: all processes must choose the same.
+    The answer depends only on the network, never on measured times, so that all processes agree.
     """
     if (
         plan.draws

@@ -22,7 +22,7 @@ __all__ = ["ActingModule", "LoopedModules", "StackedModules", "drawing"]
 
 @contextlib.contextmanager
 def drawing(seed: int | None) -> Iterator[None]:
-    """Let torch draw from a seed within the block; its stream is as before afterwards."""
+    """Seed torch's random stream within the block, and restore the stream afterwards."""
     if seed is None:
         yield
         return
@@ -43,7 +43,7 @@ class _Modules:
         self._grads: list[Tensor] = []
 
     def _forward(self, x: Tensor, learn: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs ``[A, B, outputs]``, and the inputs whose gradients are wanted."""
+        """Return the outputs ``[A, B, outputs]``, and the inputs for which gradients are needed."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, learn: bool = False) -> Pass:
@@ -53,16 +53,16 @@ class _Modules:
         return Pass(out.detach(), (out, inputs))
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute two halves ``[A, 2 B, inputs]``; only the first one with gradients."""
+        """Compute inputs ``[A, 2 B, inputs]``; only the first half gets gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute each row by itself: there is no memory."""
+        """Compute each row by itself, because the network has no memory."""
         return self.forward(x, learn_from is not None)
 
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
-        """Set the gradients of the rows, and return that of the inputs, as far as they are wanted."""
+        """Set the gradients of the parameters; return the gradient of the inputs if it is needed."""
         out, inputs = done.kept
         leaves = self._leaves if self._grad is not None else []
         found = torch.autograd.grad(out, [*leaves, *inputs], grad, allow_unused=True)
@@ -76,7 +76,7 @@ class _Modules:
 
 
 class LoopedModules(_Modules):
-    """One network after the other."""
+    """Computes the networks one after the other."""
 
     def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool, seed: Seed | None) -> None:
         super().__init__(plan, rows, grad, inputs)
@@ -122,7 +122,7 @@ class LoopedModules(_Modules):
 
 
 class StackedModules(_Modules):
-    """All networks in one pass."""
+    """Computes all networks in one pass."""
 
     def __init__(self, plan: ModulePlan, rows: Tensor, grad: Tensor | None, inputs: bool) -> None:
         super().__init__(plan, rows, grad, inputs)
@@ -150,7 +150,7 @@ class StackedModules(_Modules):
 
 
 class ActingModule:
-    """One network on a row of its own, into which published rows are copied."""
+    """A network for acting. Published parameters are copied into a private row."""
 
     def __init__(self, plan: ModulePlan, scale: float) -> None:
         self._plan, self._scale = plan, scale
@@ -160,7 +160,7 @@ class ActingModule:
         self._newest: npt.NDArray[np.float32] | None = None
 
     def load(self, row: npt.NDArray[np.float32]) -> None:
-        """Take over a row; it is copied when the network is used next."""
+        """Set the row of parameters; it is copied when the network is next used."""
         self._newest = row
 
     def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
@@ -181,7 +181,7 @@ class ActingModule:
     def _asked(
         self, x: npt.NDArray[Any], seed: int | None, ask: Callable[[Tensor], tuple[Tensor, ...]]
     ) -> list[npt.NDArray[np.float32]]:
-        """Return what the network answers to rows, in arrays of the caller."""
+        """Return the network's outputs for rows, as numpy arrays that the caller may keep."""
         if self._newest is not None:
             self._row.numpy()[0] = self._newest
             self._newest = None

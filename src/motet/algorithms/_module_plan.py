@@ -1,8 +1,8 @@
 """Networks of users: any ``torch.nn.Module`` as a part of an agent's row. torch is imported when one is made.
 
 A network lies in the row as its parameters, in the order of ``named_parameters()``, each padded to a cache line. The
-modules that learners and actors compute with are *skeletons*: their parameters are views of rows. What a skeleton is
-made of besides (structure and constant buffers) comes from calling the user's function with fixed random streams, so
+modules that learners and actors compute with are *skeletons*: their parameters are views of rows. The
+structure and the constant buffers of a skeleton come from a call of the user's function with fixed random streams, so
 that all skeletons are alike.
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["STACKED_FROM", "ModulePlan", "Parameter", "takes_two"]
 
 Second = Literal["", "action", "taus"]
-"""What a network gets beside the observation."""
+"""What a network takes in addition to the observation."""
 STACKED_FROM = 4
-"""Number of agents from which stacked networks are faster than a loop."""
+"""Minimum number of agents for which one pass over all networks is faster than a loop."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Parameter:
 
     @property
     def part(self) -> slice:
-        """Its part of the row."""
+        """The parameter's slice of the row."""
         return slice(self.start, self.start + math.prod(self.shape))
 
 
@@ -56,12 +56,12 @@ class ModulePlan:
     """A user's network as a part of an agent's row.
 
     Args:
-        source: what makes it.
+        source: what creates the network.
         name: the setting, for errors.
-        arguments: what the user's function gets.
-        encoder: turns observations into rows, and the rows back into what the network gets.
+        arguments: the arguments of the user's function.
+        encoder: turns observations into rows, and rows back into inputs of the network.
         outputs: number of outputs for each row; None: whatever the network returns.
-        second: what the network gets as a second argument.
+        second: the kind of the network's second argument.
         extra: number of values of the second argument in a row.
     """
 
@@ -161,11 +161,11 @@ class ModulePlan:
         if not at:
             raise SettingError(f"{self.name} must have parameters, got none from {self.source}")
 
-    # ---- what a plan offers
+    # ---- the interface of plans
 
     @functools.cached_property
     def draws(self) -> bool:
-        """Whether it draws random numbers while it learns."""
+        """Whether the network draws random numbers while it learns."""
         from motet.algorithms._module_checks import draws
 
         return draws(self, training=True)
@@ -184,7 +184,7 @@ class ModulePlan:
 
     @functools.cached_property
     def axes(self) -> int:
-        """Number of axes of what it takes, or of its first part, without the batch."""
+        """Number of axes of the network's input, or of its first array, without the batch axis."""
         import torch
 
         leaf = self.encoder.nest(torch.zeros(1, self.encoder.size))
@@ -202,7 +202,8 @@ class ModulePlan:
     def bind(
         self, rows: Tensor, grad: Tensor | None = None, inputs: bool = False, seed: Seed | None = None
     ) -> LearnerNetwork:
-        """Make the networks of A agents: from STACKED_FROM agents on computed in one pass, if that is faster for them.
+        """Make the networks of A agents. With STACKED_FROM agents or more they are computed in one pass, if that is
+        faster.
 
         Otherwise they are computed one after the other.
         """
@@ -219,7 +220,7 @@ class ModulePlan:
         return ActingModule(self, scale)
 
     def module(self, rows: npt.NDArray[np.float32] | None = None) -> nn.Module:
-        """Return a network with the parameters of a row, which it does not share; without a row, a skeleton."""
+        """Return a network with a copy of a row's parameters; without a row, a skeleton."""
         import torch
 
         made = self.made()
@@ -246,7 +247,7 @@ class ModulePlan:
                 own: nn.Parameter(row[parameter.part].view(parameter.shape), parameter.learns)
                 for parameter, own in zip(self.parameters, made.parameters(), strict=True)
             }
-            for module in made.modules():  # one may hold the parameters of another
+            for module in made.modules():  # one module may contain the parameters of another
                 for name, own in list(module.named_parameters(recurse=False)):
                     setattr(module, name, views.get(own, own))
             found.append(made)
@@ -260,9 +261,9 @@ class ModulePlan:
         }
 
     def raw(self, module: Callable[..., Any], x: Tensor) -> Tensor:
-        """Return what the network returns for rows ``[B, inputs]``; in a ``taus`` network more columns follow.
+        """Call the network on rows ``[B, inputs]``; the rows of a ``taus`` network have more columns after the inputs.
 
-        With a memory, each row is the first one of an episode.
+        With a memory, each row counts as the first one of an episode.
         """
         if self.state_size:
             return self.step(module, x, x.new_zeros(len(x), self.state_size))[0]
@@ -273,7 +274,7 @@ class ModulePlan:
         return found
 
     def step(self, module: Callable[..., Any], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a network with memory returns for rows and the states ``[B, state_size]`` before them."""
+        """Call a network with memory on rows and the states ``[B, state_size]`` before them."""
         found = self._asked(module, [self.encoder.nest(x), state])
         if not isinstance(found, tuple) or len(found) != 2:
             kind = "a tensor" if hasattr(found, "shape") else f"a {type(found).__name__}"
@@ -326,7 +327,8 @@ class ModulePlan:
         return self._checked(self.raw(module, x), x.shape[0], (*taus, self.outputs))
 
     def _checked(self, found: Tensor, rows: int, wanted: tuple[int, ...]) -> Tensor:
-        """Return the outputs of some rows as ``[rows, n]``, if they have the shape that is wanted."""
+        """Return the outputs of some rows as ``[rows, n]``. Raises if they have another shape than the algorithm
+        needs."""
         shape = getattr(found, "shape", None)
         if shape != (rows, *wanted) and not (wanted == (1,) and shape == (rows,)):
             rest = ", ".join(map(str, wanted))

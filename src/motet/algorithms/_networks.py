@@ -46,17 +46,17 @@ class DenseNetwork:
         return Pass(layers[-1], (x, layers))
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute two halves ``[A, 2 B, inputs]`` in one pass."""
+        """Compute inputs ``[A, 2 B, inputs]`` in one pass; the second half needs no gradients."""
         rows = x.shape[1] // 2
         layers = self._layers(x)
-        if ("here", rows) not in self._buffers:  # views of the buffers, which stay the same
+        if ("here", rows) not in self._buffers:  # views of the buffers, which are never replaced
             self._buffers["here", rows] = [layer[:, :rows] for layer in layers]
             self._buffers["ahead", rows] = [layers[-1][:, rows:]]
         here = self._buffers["here", rows]
         return Pass(here[-1], (x[:, :rows], here)), self._buffers["ahead", rows][0]
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute each row by itself: there is no memory."""
+        """Compute each row by itself, because this network has no memory."""
         return self.forward(x, learn_from is not None)
 
     def _layers(self, x: Tensor) -> list[Tensor]:
@@ -70,7 +70,7 @@ class DenseNetwork:
         return layers
 
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
-        """Set the gradients of weights and biases, and return that of the inputs, as far as they are wanted.
+        """Set the gradients of weights and biases; return the gradient of the inputs if it is needed.
 
         The next call overwrites the gradient of the inputs.
         """

@@ -1,13 +1,13 @@
 """Observation normalisation: running statistics that are stored in the learner's rows and published with the weights.
 
 The row of an algorithm that normalises begins with ``mean | scale`` of every input, *before* the weights of its
-network, so that one copy publishes both in one version. Both halves compute ``clip((x - mean) * scale)`` in float32,
-with the same result bit for bit. An update uses the statistics of the version that it starts from, which actors used
-with the same weights, and adds its batch to them at the end. So weights and statistics of one version always belong
-together.
+network, so that one copy publishes both in one version. Actors and learners compute ``clip((x - mean) * scale)`` in
+float32, with the same result bit for bit. An update uses the statistics of the version that it starts from, which
+actors used with the same weights, and adds its batch to them at the end. So weights and statistics of one version
+always belong together.
 
-After the published part follow values that only the learner needs: running sums as pairs of float32, whose sum keeps
-48 bits. They are plain values of the state, and are saved, restored and compared like all others, on any device.
+The published part is followed by values that only the learner needs: running sums, each stored as two float32 values
+whose sum has 48 significant bits. They belong to the state, and are saved, restored and compared like all other values.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Normaliser:
         return private[:, -2] + private[:, -1], mean, private[:, size : 2 * size] + private[:, 2 * size : 3 * size]
 
     def _store(self, count: Tensor, mean: Tensor, spread: Tensor) -> None:
-        """Store values as pairs. Later updates read the pairs, so a restarted learner computes the same."""
+        """Store values as pairs. Updates read these pairs, so a restarted learner computes the same values."""
         counts, means, spreads = (_pair(value) for value in (count.unsqueeze(1), mean, spread))
         count, spread = (high.double() + low.double() for high, low in (counts, spreads))
         scale = torch.where(count > 0, (spread / count.clamp(min=1) + _LEAST_VARIANCE).rsqrt(), 1.0).float()
@@ -109,6 +109,6 @@ class Normaliser:
 
 
 def _pair(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Split float64 into two parts in float32, whose sum keeps 48 bits."""
+    """Split float64 values into two float32 parts, whose sum has 48 significant bits."""
     high = value.to(torch.float32)
     return high, (value - high).to(torch.float32)

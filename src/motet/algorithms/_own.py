@@ -1,4 +1,5 @@
-"""Networks of users in the shipped algorithms: what they see and when they are checked. It does not import torch."""
+"""Networks of users in the shipped algorithms: their inputs, and the checks before a run. This module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ __all__ = ["Seen", "check_plan", "network_of_numbers", "refuse_memory"]
 
 
 class Seen:
-    """What the networks of an agent see."""
+    """The inputs of an agent's networks."""
 
     def __init__(self, space: Space, n_frames: int) -> None:
         self.rows = Encoder(space, n_frames)
@@ -32,7 +33,7 @@ class Seen:
 
     @property
     def space(self) -> Space:
-        """The space of what a user's network gets: with stacked frames, each array has an axis for them first."""
+        """The space of a user's network's input: with stacked frames, each array has a first axis for the frames."""
         if self._n_frames == 1:
             return self._space
         from gymnasium.vector.utils import batch_space
@@ -42,7 +43,7 @@ class Seen:
     def network(self, source: NetworkSetting, name: str, outputs: int, actions: int = 0) -> ModulePlan:
         """Return the network that maps an observation to outputs; with ``actions``, an observation and an action.
 
-        A function with a parameter ``actions`` gets their number.
+        If the user's function has a parameter ``actions``, it gets their number.
         """
         from motet.algorithms._module_plan import ModulePlan
 
@@ -72,12 +73,12 @@ class Seen:
         outputs: int,
         actions: int = 0,
     ) -> tuple[NetworkPlan | None, NetworkPlan, NetworkPlan]:
-        """Return what policy and critic share (or None), the policy and the critic.
+        """Return the network that policy and critic share (or None), the policy and the critic.
 
-        Memory is shared: both need the same.
+        A memory is shared, because both need the same one.
 
         Args:
-            config: it has the user's networks and encoder, and the memory.
+            config: the settings, with the user's networks and encoder, and the memory.
             policy: returns the shipped policy for a number of features.
             critic: returns the shipped critic for a number of features.
             outputs: number of outputs of the policy.
@@ -107,7 +108,7 @@ class Seen:
         return None, acts, judges
 
     def remembered(self, config: Any, first: NetworkPlan | None) -> NetworkPlan | None:
-        """Return a network followed by the memory that a config asks for; without memory the network itself."""
+        """Return a network followed by the memory that the config sets; without memory the network itself."""
         if memory_of(config) is None:
             return first
         features = self.size if first is None else first.outputs
@@ -142,18 +143,18 @@ def network_of_numbers(
 
 
 def memory_of(config: Any) -> Any:
-    """Return the kind of memory that a config asks for; None for none."""
+    """Return the kind of memory that the config sets; None: no memory."""
     return getattr(config, "memory", None)
 
 
 def refuse_memory(config: Any, name: str) -> None:
-    """Raise if a config asks for a memory beside a network of the user, which sees the observation."""
+    """Raise if the config sets a memory and a network of the user that takes the observation itself."""
     if memory_of(config) is not None:
         raise SettingError(f"memory must be None with {name}, got {config.memory!r}; give an encoder instead")
 
 
 def check_plan(*plans: Any, remembers: bool = False) -> None:
-    """Raise if a user's network breaks a rule, before anything starts. ``remembers``: it may have a memory."""
+    """Raise if a user's network breaks a rule, before the run starts. ``remembers``: the network may have a memory."""
     for plan in _own_networks(*plans):
         from motet.algorithms._module_checks import check_module
 

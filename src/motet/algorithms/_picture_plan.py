@@ -1,6 +1,6 @@
 """Convolutions that policy and critics share for pictures. This module does not import torch.
 
-Which spaces get them is decided here. The module is one of ``modules``, and actors compute with it; the passes for
+This module decides which spaces get convolutions. Actors compute with a module from ``modules``; the passes for
 learning are in ``_convolution``. A row holds weight and bias of each layer.
 """
 
@@ -28,7 +28,7 @@ _LEAST = 12  # minimum pixels of a picture's shorter side
 
 
 def is_picture(space: Space) -> bool:
-    """Return whether a space gets convolutions without being asked for.
+    """Return whether a space gets convolutions by default.
 
     A picture has dtype uint8, a highest value of 255, and two axes, or three with the channels first or last.
 

@@ -1,17 +1,17 @@
 """The interface between algorithms and networks. This module does not import torch.
 
-An algorithm decides what its networks are to compute, and takes gradients of their outputs. It does not know how a
-network computes. A :class:`NetworkPlan` describes a network that is a part of an agent's row. ``bind`` makes it for
-learning, on the rows of A agents; ``acting`` makes it for acting, on one published row.
+In this package the *row* of an agent is one flat vector of float32 values with everything that the agent learns. An
+algorithm decides what its networks compute, and provides gradients of their outputs. It does not know how a network
+computes. A :class:`NetworkPlan` describes a network that is a part of an agent's row. ``bind`` creates the network for
+learning, on the rows of A agents; ``acting`` creates it for acting, on one published row.
 
 All networks take rows of numbers, as the ``Flattener`` makes them from observations, and return rows of numbers.
 There are three implementations: fully connected networks (``_blocks``) and recurrent ones (``_recurrent_plan``), whose
 passes are written by hand, and any ``torch.nn.Module`` (``_module_plan``).
 
-A network may have a memory: a state ``[state_size]`` that each row of a sequence takes from the row before it and hands
-on to the next one. ``step`` computes one row for each state, ``unroll`` computes sequences. Rows of sequences are given
-flat, ``[A, B * T, ...]`` for B sequences of T rows, so a network without memory, and a part of a chain without one,
-computes them as any other rows.
+A network may have a memory: a state ``[state_size]`` that it carries from each row of a sequence to the next one.
+``step`` computes one row for each state, ``unroll`` computes sequences. The rows of sequences are flat,
+``[A, B * T, ...]`` for B sequences of T rows, so that a network without memory computes them like any other rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class NetworkPlan(RowPlan, Protocol):
         ...
 
     def layers_of(self, row: npt.NDArray[np.float32]) -> list[nn.Module]:
-        """Return torch modules with the parameters of a row; each takes the outputs ``[B, n]`` of the one before."""
+        """Return torch modules with the parameters of a row; each takes the outputs ``[B, n]`` of the previous one."""
         ...
 
 
@@ -102,7 +102,7 @@ class Pass(NamedTuple):
 
     out: Tensor  # [A, B, outputs]
     kept: Any = None
-    """What the backward pass needs."""
+    """Values that the backward pass needs."""
 
 
 class LearnerNetwork(Protocol):
@@ -113,9 +113,10 @@ class LearnerNetwork(Protocol):
         ...
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute two halves ``[A, 2 B, inputs]``: the pass to learn from, and the outputs ``[A, B, outputs]``.
+        """Compute inputs ``[A, 2 B, inputs]``: a pass with gradients for the first half, outputs ``[A, B, outputs]``
+        for the second.
 
-        The second half is only looked at.
+        The second half gets no gradients.
         """
         ...
 
@@ -131,9 +132,10 @@ class LearnerNetwork(Protocol):
         ...
 
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
-        """Set the gradients of the rows, given that of ``done.out``, which may be overwritten.
+        """Set the gradients of the rows, given the gradient of ``done.out``. The given gradient may be overwritten.
 
-        Returns the gradient of the inputs if the network was bound with ``inputs``. Gradients replace earlier ones.
+        Returns the gradient of the inputs if the network was bound with ``inputs``. Gradients are not added to earlier
+        ones.
         """
         ...
 
@@ -142,22 +144,22 @@ class ActorNetwork(Protocol):
     """One published network."""
 
     def load(self, row: npt.NDArray[np.float32]) -> None:
-        """Take over a row ``[size]``, which stays valid until the next call."""
+        """Use the parameters of a row ``[size]``. The caller keeps the row valid until the next call."""
         ...
 
     def forward(self, x: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float32]:
-        """Return the outputs ``[B, outputs]`` for inputs ``[B, inputs]``, in an array of the caller.
+        """Return the outputs ``[B, outputs]`` for inputs ``[B, inputs]``, in an array that the caller may keep.
 
-        With a seed, layers that explore by noise draw it from there; without one they do not draw.
+        With a seed, layers that explore draw their noise from it; without a seed they add no noise.
         """
         ...
 
     def step(
         self, x: npt.NDArray[Any], state: npt.NDArray[np.float32], seed: int | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return the outputs, and the state ``[B, state_size]`` after the inputs, given the one before them.
+        """Return the outputs and the state ``[B, state_size]`` after the inputs, given the state before them.
 
-        Both are in arrays of the caller. A network without memory returns the state that it was given.
+        The caller may keep both arrays. A network without memory returns the state that it was given.
         """
         ...
 
@@ -166,7 +168,7 @@ class ActorNetwork(Protocol):
 
 
 def chained(first: NetworkPlan | None, second: NetworkPlan) -> NetworkPlan:
-    """Return the network that gives the outputs of the first to the second; without a first, the second."""
+    """Return a network that feeds the outputs of the first into the second; without a first, the second."""
     return second if first is None else ChainPlan(first, second)
 
 

@@ -36,23 +36,23 @@ class _MiniBatch(NamedTuple):
     goal: Tensor  # value target
     value: Tensor  # value at the start of the update
     share: Tensor  # 1 / number of rows; 0 where no transition starts
-    sequences: Any = None  # how the rows are _Sequences, for a memory
+    sequences: Any = None  # with a memory: how the rows form sequences
 
 
 class _Sequences(NamedTuple):
-    """How rows are sequences, for a memory."""
+    """How the rows of a batch form sequences, for networks with a memory."""
 
     memory: Tensor  # [A, sequences, rows of a sequence, state_size]: the state before each row, as it was stored
-    begin: Tensor  # [A, sequences, rows of a sequence]: where a row begins from the stored state
+    begin: Tensor  # [A, sequences, rows of a sequence]: whether a row begins from its stored state
 
 
-_SCALARS = 5  # fields of a minibatch after the mask
+_SCALARS = 5  # number of fields of a minibatch after the mask
 
 
 class _Rows:
-    """The rows of an update as tensors, in their order and shuffled for an epoch.
+    """The rows of an update as tensors, in their original order and, for an epoch, shuffled.
 
-    Rows are shuffled in chunks of consecutive ones; without a memory a chunk is a row.
+    Chunks of consecutive rows are shuffled as wholes; without a memory a chunk is a single row.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class _Rows:
         self.x = device.zeros(agents, seen, encoder.size)
         flat = map_nest(lambda array: array.reshape(agents, seen, *array.shape[3:]), batch.observation)
         self._encode = encoder.link(flat, self.x, device)
-        # Indices of the rows with an action among the rows with an observation.
+        # Of the rows with an observation, the indices of those with an action.
         self.positions = device.to_device(np.arange(rows) + np.arange(rows) // length)
         self._first = device.to_device(np.arange(agents)).unsqueeze(1)
         self.raw = torch.zeros_like(self.x)
@@ -94,11 +94,11 @@ class _Rows:
             self.sequences = _Sequences(self._memory, whole)
 
     def _beginnings(self) -> npt.NDArray[np.bool_]:
-        """Find the rows that begin from their stored state: ``[0]`` in whole fragments, ``[1]`` in chunks."""
+        """Find the rows that begin from their stored state: item 0 for whole fragments, item 1 for chunks."""
         assert self.batch.valid is not None
         whole, chunks = self._begin
         whole[..., 0] = True
-        np.logical_not(self.batch.valid, out=whole[..., 1:])  # behind an end, which is no start of a transition
+        np.logical_not(self.batch.valid, out=whole[..., 1:])  # after an end: there no transition starts
         chunks[...] = whole
         chunks[..., :: self._chunk] = True
         return self._begin
@@ -131,7 +131,7 @@ class _Rows:
         ]
 
     def _chunks(self, there: Tensor) -> Sequence[_Sequences | None]:
-        """Return by minibatch how its rows are sequences."""
+        """Return for each minibatch how its rows form sequences."""
         if self.sequences is None:
             return [None] * self._parts
         size = self._memory.shape[-1]
@@ -272,7 +272,7 @@ class PPO(FlatRows):
         self._metrics["weight"][:] = (weight * batch.valid).sum((1, 2)) / counts
 
     def _see(self, rows: _Rows | _MiniBatch, learn_from: int | None) -> Pass:
-        """Return what policy and critic see of some rows."""
+        """Return the inputs of policy and critic for some rows."""
         if self._seeing is None:
             return Pass(rows.x)
         if (sequences := rows.sequences) is not None:

@@ -1,7 +1,7 @@
 """GRU and LSTM of A agents on rows of sequences, for learning: in the native core, and in torch for other devices.
 
 A state is carried from row to row, except where a row begins from a stored state: at the first row of a sequence, and
-behind the end of an episode.
+after the end of an episode.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _Recurrent:
         self._plan, self._inputs = plan, inputs
 
     def forward(self, x: Tensor, learn: bool = False) -> Pass:
-        """Compute rows that are each the first of an episode."""
+        """Compute rows, each of which counts as the first of an episode."""
         memory = x.new_zeros(*x.shape[:2], 1, self._plan.state_size)
         begin = torch.ones(memory.shape[:3], dtype=torch.bool, device=x.device)
         return self.unroll(x, memory, begin, 0 if learn else None)
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute two halves ``[A, 2 B, inputs]``."""
+        """Compute inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
@@ -38,7 +38,7 @@ class _Recurrent:
 
 
 class NativeRecurrent(_Recurrent):
-    """On ``rows`` ``[A, n]`` of the CPU; gradients go to the same columns of ``grad``."""
+    """Networks on the CPU, with parameters ``rows`` ``[A, n]``; gradients go to the same columns of ``grad``."""
 
     def __init__(self, plan: RecurrentPlan, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> None:
         super().__init__(plan, inputs)
@@ -47,7 +47,7 @@ class NativeRecurrent(_Recurrent):
         self._buffers: dict[tuple[str, torch.Size], Tensor] = {}
 
     def _room(self, kind: str, like: Tensor, size: int) -> Tensor:
-        """Return an array ``[A, B, T, size]``, the same one in each call of a kind."""
+        """Return a buffer ``[A, B, T, size]``, which is reused for all calls with the same ``kind``."""
         key = kind, like.shape
         if key not in self._buffers:
             self._buffers[key] = torch.zeros(*like.shape, size)
@@ -77,7 +77,7 @@ class NativeRecurrent(_Recurrent):
 
 
 class TorchRecurrent(_Recurrent):
-    """On ``rows`` ``[A, n]`` of any device; gradients go to the same columns of ``grad``."""
+    """Networks on any device, with parameters ``rows`` ``[A, n]``; gradients go to the same columns of ``grad``."""
 
     def __init__(self, plan: RecurrentPlan, rows: Tensor, grad: Tensor | None = None, inputs: bool = False) -> None:
         super().__init__(plan, inputs)

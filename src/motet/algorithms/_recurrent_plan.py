@@ -1,7 +1,7 @@
 """Plans of recurrent networks, GRU and LSTM: layout and initialisation. This module does not import torch.
 
-The weights are those of ``torch.nn.GRUCell`` and ``torch.nn.LSTMCell``, and the formulas are theirs. The passes are in
-the native core, and for learning on other devices in ``_recurrent_network``.
+Weights and formulas are those of ``torch.nn.GRUCell`` and ``torch.nn.LSTMCell``. The native core computes the passes;
+for learning on other devices than the CPU, ``_recurrent_network`` does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RecurrentPlan:
 
     @property
     def state_size(self) -> int:
-        """Number of values of the state: h, and in an LSTM then c."""
+        """Number of values of the state: h of a GRU, h and c of an LSTM."""
         return self.outputs if self.kind == "gru" else 2 * self.outputs
 
     @property
@@ -57,7 +57,7 @@ class RecurrentPlan:
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """Where each of them lies in a row."""
+        """Offsets of these weights and biases in a row."""
         found, at = [], 0
         for shape in self.shapes:
             end = at + int(np.prod(shape))

@@ -31,7 +31,7 @@ class _Judged:
         agents, rows = len(tensors.x), tensors.rows
         shape = (agents, 2, rows, size + scale.size)
         self.raw = torch.zeros_like(tensors.x)
-        if isinstance(tensors, Tensors):  # features, [A, R, size] each; with an encoder those are others
+        if isinstance(tensors, Tensors):  # features, [A, R, size] each; an encoder replaces them
             self.seen, self.next_seen = tensors.x, tensors.next_x
         here, there = device.zeros(*shape), device.zeros(*shape)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)
@@ -118,7 +118,7 @@ class TD3(FlatRows):
             self._seeing_adam = adam(sees.start, acts.start)
         self._normaliser = None if layout.statistics is None else Normaliser(layout.statistics, first, device)
         self._batches: dict[int, _Judged] = {}
-        self._policy_loss: Tensor | None = None  # of the last policy update, shown with the next metrics
+        self._policy_loss: Tensor | None = None  # loss of the last policy update, shown with the next metrics
 
     def _initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
         layout = self._layout
@@ -186,7 +186,7 @@ class TD3(FlatRows):
             self._learn_policy(data, rates)
             for target, weights in self._targets:
                 target.lerp_(weights, config.target_rate)
-            for agent, row in zip(self._idle, kept, strict=True):  # their policy update is not due yet: undo
+            for agent, row in zip(self._idle, kept, strict=True):  # undo the update of policies that are not due yet
                 self._rows[agent].copy_(row)
             if self._idle:
                 self._policy_adam.load(self._steps_of(self.counters[:, 0] // config.policy_delay))

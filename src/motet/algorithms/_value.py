@@ -30,7 +30,7 @@ class ValueConfig:
     """Settings of algorithms that learn action values from a replay buffer."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
-    """Widths of the hidden layers; with a network of your own they are not used."""
+    """Widths of the hidden layers; not used with a network of your own."""
     network: NetworkSetting = None
     """Your own network in place of the shipped one: a function of (observation_space, outputs) that makes a
     torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
@@ -46,8 +46,8 @@ class ValueConfig:
     sequence_length: Annotated[int, Ge(1)] = 32
     """Number of consecutive rows of a sequence from which a policy with a memory learns."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Number of rows before them that only bring the memory up to date: the stored state before the first one is that
-    of an older version."""
+    """Burn-in: number of rows before these that only bring the memory up to date, because the stored state at their
+    start was computed by an older version."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -58,7 +58,7 @@ class ValueConfig:
     """Double Q-learning: the online network selects the next action, the target network evaluates it; turned off, the
     target network does both."""
     batch_size: Annotated[int, Ge(1)] = 64
-    """Number of transitions in an update; with a memory, of sequences."""
+    """Number of transitions in an update; with a memory, number of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
     """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
@@ -122,7 +122,8 @@ class ValueConfig:
         networks: Sequence[tuple[Layered, npt.NDArray[np.float32]]],
         first: int = 0,
     ) -> Greedy:
-        """Return the policy that takes the action of the highest value, of which the outputs from ``first`` tell."""
+        """Return the policy that chooses the action with the highest value; the values are the outputs from number
+        ``first`` on."""
         choice = highest(action_space, type(self).__name__.removesuffix("Config"), first)
         return Greedy(Encoder(observation_space, self.n_frames), networks, choice)
 
@@ -141,7 +142,7 @@ def highest(space: Space, name: str, first: int = 0) -> Choose:
 
 
 def n_actions(space: Space, name: str) -> int:
-    """Return the number of actions of a Discrete space. ``name``: of the algorithm, for the error."""
+    """Return the number of actions of a Discrete space. ``name``: the algorithm's name, for the error."""
     if is_discrete(space) and np.dtype(space.dtype) == np.int64:
         return int(space.n)
     dtype = " with dtype int64" if is_discrete(space) else ""
@@ -162,7 +163,7 @@ class ValueBehaviour:
         self._loaded, self._explores = False, False
         self._epsilon = 1.0
         self.state_size = 0
-        """Number of values of its memory; 0: it has none."""
+        """Number of values of the policy's memory; 0: no memory."""
 
     def begin(self, seed: int) -> None:
         """Restart the random stream from a seed."""
@@ -206,14 +207,14 @@ class ValueBehaviour:
         return actions
 
     def values(self, observations: Nest, explore: bool = False) -> npt.NDArray[np.float32]:
-        """Return the action values ``[B, n]``; those of a network that explores by itself differ with ``explore``."""
+        """Return the action values ``[B, n]``. ``explore``: networks with noisy layers add their noise."""
         if self.state_size:
             raise NotReadyError("this behaviour has a memory: call act_from with its state")
         seed = self._seed(explore) if self._explores or not self._loaded else None
         return self._values(self._encoder.rows(observations), seed)
 
     def _seed(self, explore: bool) -> int | None:
-        """Return a seed if the network is to explore by noise."""
+        """Return a seed for the noise if the network explores by noisy layers."""
         if not self._loaded:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         return int(self._rng.integers(2**63)) if explore and self._explores else None

@@ -27,7 +27,7 @@ class ValueLearner(FlatLearner):
         config: the settings.
         observation_space: observation space of one agent.
         action_space: action space of one agent.
-        plan: the whole network in a row.
+        plan: the whole network of an agent.
         seeds: one for each agent.
         device: where the tensors are.
         streams: whether updates draw random numbers.
@@ -54,7 +54,7 @@ class ValueLearner(FlatLearner):
 
     @torch.inference_mode()
     def begin_phase(self) -> None:
-        """Update the target networks if that is to happen when a phase begins."""
+        """Update the target networks if the config updates them at the beginning of a phase."""
         if self._settings.target_every == "phase":
             self._targets.lerp_(self._weights, self._settings.target_rate)
 

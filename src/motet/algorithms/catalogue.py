@@ -57,7 +57,7 @@ def short_name(algorithm: str) -> str:
 
 
 def algorithm_name(given: Any) -> str:
-    """The name of an algorithm for people, given as a name, a class or a config.
+    """The name of an algorithm to show, given as a name, a class or a config.
 
     >>> algorithm_name("dqn"), algorithm_name(algorithm_config("ppo"))
     ('dqn', 'ppo')

@@ -49,8 +49,8 @@ class IQNConfig(ValueConfig):
     """
 
     head: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Widths of hidden layers after the product of state features and tau embedding. With none, acting is as cheap as
-    in DQN."""
+    """Widths of hidden layers after the product of state features and tau embedding. Without such layers, acting is as
+    cheap as in DQN."""
     taus: Annotated[int, Ge(1)] = 8
     """Number of quantiles (taus) sampled for the current state in an update: N in the IQN paper."""
     target_taus: Annotated[int, Ge(1)] = 8
@@ -123,12 +123,12 @@ class IQNPlan:
     """The parts of the network. They follow each other in an agent's row."""
 
     trunk: NetworkPlan
-    """Maps an observation to the features of a state; or, without the other parts, an observation and taus to the
-    quantiles of each action's return."""
+    """Maps an observation to the features of a state. If there are no other parts, it maps an observation and taus to
+    the quantiles of each action's return."""
     embedding: DensePlan | None
-    """Maps cosines of a tau to as many features as a state has."""
+    """Maps the cosines of a tau to features, as many as the trunk has."""
     head: DensePlan | None
-    """Maps the product of both to the tau-quantile of each action's return."""
+    """Maps the product of state features and tau features to the tau-quantile of each action's return."""
 
     @property
     def size(self) -> int:
@@ -151,7 +151,8 @@ class IQNPlan:
 
 
 class _Mean:
-    """The mean over fixed taus as layers that do not know taus: the first layer of the head computes them all."""
+    """The mean over fixed taus as plain layers without a tau input: the first layer of the head computes all taus at
+    once."""
 
     def __init__(self, config: IQNConfig, plan: IQNPlan) -> None:
         self._config, self._plan = config, plan
@@ -175,7 +176,7 @@ class _Mean:
             for n_in, n_out, w, b in plan.head.layers
         ]
         (weight, bias), *rest = given
-        if not rest:  # the mean of linear functions is the function of the mean
+        if not rest:  # linear: the value at the mean is the mean of the values
             return [*plan.trunk.layers_of(trunk), *dense_layers([(weight * embedded.mean(0), bias)], "relu", False)]
         taus, width = len(embedded), len(weight)
         wide = (weight * embedded[:, None]).reshape(taus * width, -1), np.tile(bias, taus)
@@ -188,7 +189,8 @@ class _Mean:
 
 
 class IQNBehaviour(ValueBehaviour):
-    """The acting half of IQN. It computes what depends on the weights alone once per version, at the first use."""
+    """The acting half of IQN. Values that depend only on the weights are computed once per version, at the first
+    use."""
 
     def __init__(self, config: IQNConfig, observation_space: Space, action_space: Space) -> None:
         super().__init__(Encoder(observation_space, config.n_frames), action_space)
@@ -244,7 +246,7 @@ class IQNBehaviour(ValueBehaviour):
         acting = plan.embedding.acting()
         acting.load(embedding)
         self._embedded = acting.forward(self._cosines)  # [mean_taus, features]
-        if len(plan.head.sizes) == 2:  # the mean of linear functions is the function of the mean
+        if len(plan.head.sizes) == 2:  # linear: the value at the mean is the mean of the values
             self._embedded = self._embedded.mean(0, keepdims=True)
         if self._folded is None:
             self._trunk.load(trunk)

@@ -1,7 +1,7 @@
 """An algorithm as a loss over one agent's batch: a user writes its networks, its loss and how it acts.
 
-All else is given. A config that inherits from :class:`LossConfig` names its networks (:class:`Net`); each is a part of
-the agent's row, with a learning rate, clipping and target updates of its own. The learner (``_loss_learner``) fetches
+motet does the rest. A config that inherits from :class:`LossConfig` names its networks (:class:`Net`); each is a part
+of the agent's row, with a separate learning rate, clipping and target updates. The learner (``_loss_learner``) fetches
 the batches of a stack of agents, computes each agent's loss, takes the gradients by autograd, and applies Adam. An
 agent's row is ``first network (published), other networks | targets | first moments | second moments``.
 :class:`LossBehaviour` acts with the first network. This module does not import torch.
@@ -60,7 +60,7 @@ class Loss(NamedTuple):
     """What a loss function returns for one agent's batch."""
 
     loss: Tensor
-    """A scalar. Its gradient reaches all networks that took part; each learns from the part that reaches it."""
+    """A scalar. Every network on which it depends learns from its gradient."""
     priority: Tensor | None = None
     """New priorities of the rows ``[B]``, such as absolute TD errors; needed for a prioritised replay."""
     metrics: Mapping[str, Any] = {}
@@ -69,19 +69,19 @@ class Loss(NamedTuple):
 
 @dataclass(eq=False)
 class LossBatch:
-    """One agent's batch as tensors ``[B, ...]``; of rows that are read once ``[B, length, ...]``.
+    """One agent's batch as tensors ``[B, ...]``, or ``[B, length, ...]`` if rows are read once (``once=True``).
 
     Observations have the form of the space: tensors in its dicts and tuples, in float32, with Discrete and
-    MultiDiscrete values in int64 and bytes scaled to [0, 1]. Of rows that are read once they are ``[B, length + 1,
-    ...]``: row ``t + 1`` is the result of the action of row ``t``.
+    MultiDiscrete values in int64 and bytes scaled to [0, 1]. If rows are read once, observations have the shape ``[B,
+    length + 1, ...]``: row ``t + 1`` is the result of the action of row ``t``.
     """
 
     observation: Any
     next_observation: Any
     """The observation at the end of the transition; None for rows that are read once."""
     action: Tensor
-    """Indices from 0 of Discrete and MultiDiscrete actions, in int64. Those of a Box are vectors, in [-1, 1] if it has
-    bounds."""
+    """Discrete and MultiDiscrete actions are indices from 0, in int64. Actions of a Box are vectors, scaled to [-1, 1]
+    if the Box has bounds."""
     reward: Tensor
     """Sum of up to ``n_step`` discounted rewards."""
     discount: Tensor
@@ -91,10 +91,10 @@ class LossBatch:
     valid: Tensor
     """False where no transition starts: after the end of an episode. Only in rows that are read once."""
     mask: Tensor | None
-    """Which actions are allowed; None in a world without masks. Of rows that are read once ``[B, length + 1, n]``."""
+    """Which actions are allowed; None in a world without masks. ``[B, length + 1, n]`` if rows are read once."""
     next_mask: Tensor | None
     extra: dict[str, Tensor]
-    """What acting added to the rows, such as ``log_prob``."""
+    """Fields that the acting rule added to the rows, such as ``log_prob``."""
     draws: dict[str, Tensor]
     """Random numbers from the agent's stream, as the config's ``draws`` and ``normal_draws`` say."""
     settings: dict[str, Tensor]
@@ -105,24 +105,24 @@ class LossBatch:
 class Net:
     """A network of an algorithm.
 
-    Optional settings that are None are those of the config.
+    Optional settings that are None have the values of the config.
     """
 
     source: NetworkSetting
-    """What makes it: a function of (space, outputs), its path "module:function", or a name such as "mlp"; without
-    ``outputs`` a function of (space)."""
+    """What creates the network: a function of (space, outputs), its path "module:function", or a name such as "mlp".
+    Without ``outputs``, a function of (space)."""
     space: Any
-    """Space of what it takes: the observation space, or a Box of features."""
+    """Space of the network's input: the observation space, or a Box of features."""
     outputs: int | None = None
-    """Number of its outputs; None: it decides by itself."""
+    """Number of outputs; None: the function decides."""
     actions: int = 0
-    """Size of an action that it takes as its second argument."""
+    """Size of the action, if the network takes one as its second argument."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] | None = None
     """Adam's learning rate."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """Maximum norm of its gradient; infinite: no clipping."""
+    """Maximum gradient norm, above which the gradient is scaled down; infinite: no clipping."""
     target: bool = True
-    """Whether it has a target network."""
+    """Whether there is a target network."""
     target_every: TargetEvery | None = None
     """Number of updates between two updates of the target network."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] | None = None
@@ -138,7 +138,8 @@ class Net:
 
 @dataclass(frozen=True)
 class Learned:
-    """Numbers that an algorithm learns beside its networks, such as a temperature. A loss gets them as a tensor.
+    """Numbers that an algorithm learns in addition to its networks, such as a temperature. A loss gets them as a
+    tensor.
 
     >>> Learned((0.0, 0.0), learning_rate=1e-3).values.shape
     (2,)
@@ -225,7 +226,8 @@ class LossConfig:
     """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 
     draws: ClassVar[Mapping[str, int]] = {}
-    """Random numbers from [0, 1) for each row, by name: how many. The loss gets them as ``batch.draws[name]``."""
+    """For each name, how many random numbers from [0, 1) each row gets. The loss finds them in
+    ``batch.draws[name]``."""
     normal_draws: ClassVar[Mapping[str, int]] = {}
     """The same, from a standard normal distribution."""
 
@@ -241,7 +243,7 @@ class LossConfig:
                 raise SettingError(f"length must be 0 with once=False, got {self.length}")
         self._reader({})
 
-    # ---- what a user writes
+    # ---- methods that a user writes
 
     def networks(self, observations: Space, actions: Space) -> Mapping[str, Net | Learned]:
         """Return the networks by name. The first one acts and is published."""
@@ -259,7 +261,7 @@ class LossConfig:
         """Return how outputs of the first network become actions."""
         raise NotImplementedError(f"{type(self).__name__} must have a method acting(self, actions)")
 
-    # ---- what is given
+    # ---- methods that motet provides
 
     @property
     def header(self) -> HeaderSpec:
@@ -362,13 +364,13 @@ class LossPart(NamedTuple):
 
 @dataclass(frozen=True)
 class LossLayout:
-    """The parts of an agent's row: where each network lies."""
+    """The parts of an agent's row, with the position of each network."""
 
     parts: dict[str, LossPart]
     weights: int
     """Number of published values."""
     learned: int
-    """Number of learned values; their targets and moments follow."""
+    """Number of learned values, which are followed by their targets and moments."""
     targets: int
     """Number of values of the target networks."""
 
@@ -379,7 +381,7 @@ class LossLayout:
 
     @property
     def moments(self) -> tuple[slice, slice]:
-        """Where the moments lie."""
+        """Position of the moments in a row."""
         start = self.learned + self.targets
         return slice(start, start + self.learned), slice(start + self.learned, start + 2 * self.learned)
 
@@ -439,7 +441,8 @@ def _plan(name: str, net: Net | Learned, seen: Seen) -> ModulePlan | LearnedPlan
 def _part(
     plan: ModulePlan | LearnedPlan, given: Net | Learned, config: LossConfig, first: int, target: int
 ) -> LossPart:
-    """Return a part of a row from where it begins, with the settings of the config where it has none of its own."""
+    """Return a part of a row that begins at an offset. Settings that the network leaves open are those of the
+    config."""
     own = given if isinstance(given, Net) else Net(None, None, target=False)
     norm = config.max_grad_norm if given.max_grad_norm is None else given.max_grad_norm
     return LossPart(
@@ -457,7 +460,7 @@ def _part(
 
 
 class LossBehaviour:
-    """The acting half: the first network on the published row, then the rule that the config gives."""
+    """The acting half: the first network with the published weights, then the acting rule of the config."""
 
     def __init__(self, config: LossConfig, observation_space: Space, action_space: Space) -> None:
         self._config, self._rule = config, config.acting(action_space)
@@ -510,8 +513,8 @@ class LossBehaviour:
 def advantages(batch: LossBatch, values: Tensor, gae_lambda: float = 1.0) -> Tensor:
     """Return the generalised advantage of each row ``[B, length]`` that is read once.
 
-    A row where no transition starts ends the sum: the row before it bootstraps from its value. The result of such a
-    row is meaningless.
+    A row at which no transition starts ends the sum: the previous row bootstraps from the value of this row. The result
+    for such a row has no meaning.
 
     Args:
         batch: the batch.

@@ -91,7 +91,7 @@ def convolutions(
     Args:
         space: space of a picture: height and width, with the channels first or last, and frames before them, if any.
         outputs: number of outputs; None: the features of the last convolution.
-        layers: channels, kernel size and stride of each convolution. If there are none: those of the DQN paper for
+        layers: channels, kernel size and stride of each convolution. By default those of the DQN paper for
             pictures of 36 pixels or more, otherwise two small ones.
         activation: as in :func:`mlp`.
         hidden: widths of the layers between convolutions and outputs.
@@ -179,7 +179,8 @@ def _part(space: Any, key: str, encoder: str | None) -> nn.Module:
     if encoder == "numbers":
         return _joined(space, _FlatNumbers)
     source = Source.of(encoder, key)
-    if source is None or not source.shipped:  # a file must not name code that nobody looks for there
+    # only networks of motet: the trust check does not look for code in these names
+    if source is None or not source.shipped:
         raise SettingError(
             f"{key} must be 'numbers' or a network that comes with motet, got {encoder!r}; for parts with networks of "
             "your own, write the whole encoder"
@@ -208,7 +209,7 @@ class NoisyLinear(nn.Module):
     """
 
     explores = True
-    """Layers with this mark are put into training mode while actors explore."""
+    """Layers with this attribute are put into training mode while actors explore."""
 
     def __init__(self, inputs: int, outputs: int, deviation: float = 0.5) -> None:
         super().__init__()
@@ -223,7 +224,8 @@ class NoisyLinear(nn.Module):
         if not self.training:
             return functional.linear(x, self.weight, self.bias)
         outputs, inputs = self.weight.shape
-        drawn = torch.randn(inputs + outputs).to(x.device)  # on the host, so that devices draw the same
+        # drawn on the host, so that all devices get the same numbers
+        drawn = torch.randn(inputs + outputs).to(x.device)
         scaled = drawn.sign() * drawn.abs().sqrt()
         columns, rows = scaled[:inputs], scaled[inputs:]
         weight = self.weight + self.weight_deviation * torch.outer(rows, columns)
@@ -231,7 +233,8 @@ class NoisyLinear(nn.Module):
 
 
 class _FlatNumbers(nn.Module):
-    """The numbers of an array ``[batch, ...]`` in rows; those of Discrete and MultiDiscrete spaces one-hot encoded."""
+    """Turns an array ``[batch, ...]`` into rows of numbers; values of Discrete and MultiDiscrete spaces are one-hot
+    encoded."""
 
     def __init__(self, space: Any) -> None:
         super().__init__()
@@ -253,7 +256,7 @@ class _FlatNumbers(nn.Module):
 
 
 class _Joined(nn.Module):
-    """The features of the parts of a dict or tuple, side by side."""
+    """Concatenates the features of the parts of a dict or tuple."""
 
     def __init__(self, keys: Sequence[Any], inner: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -264,7 +267,7 @@ class _Joined(nn.Module):
 
 
 class _Behind(nn.Module):
-    """Layers behind the numbers of an observation, and of an action if there is one."""
+    """Layers that take the numbers of an observation, and of an action if there is one."""
 
     def __init__(self, numbers: nn.Module, layers: nn.Module) -> None:
         super().__init__()
@@ -276,7 +279,7 @@ class _Behind(nn.Module):
 
 
 class _Channels(nn.Module):
-    """Pictures ``[batch, frames, height, width, channels]`` in the form that convolutions take.
+    """Brings pictures ``[batch, frames, height, width, channels]`` into the form that convolutions take.
 
     Args:
         axes: shape of a picture with its frames, four axes.
@@ -302,7 +305,7 @@ class _Channels(nn.Module):
         return (x.movedim(4, 2) if self.last else x).flatten(1, 2)  # frames become channels
 
     def plain(self) -> list[nn.Module]:
-        """Return torch's layers that do the same."""
+        """Return layers of torch that do the same."""
         if not self.last:
             return [nn.Flatten(), nn.Unflatten(1, (self.count, *self.sides))]
         frames, channels = self.axes[0], self.axes[3]
@@ -358,7 +361,7 @@ def _joined(space: Any, leaf: Callable[[Any], nn.Module]) -> nn.Module:
 
 
 def _features(module: nn.Module, space: Any) -> int:
-    """Return how many features a module makes of an observation."""
+    """Return the number of features that a module outputs for an observation."""
     with torch.no_grad():
         return int(module(_zeros(space)).shape[1])
 

@@ -5,21 +5,22 @@ the policy's weights. :class:`PPOBehaviour` reads them in actors, draws actions 
 update makes several epochs over its rows in minibatches, which each agent's random stream shuffles.
 
 Actors may act while the learner updates, so rows may come from an older version (one update older, if the pace has a
-slack of one). Three policies take part in an update: ``mu``, which acted; ``p``, the policy at the start of the update;
-and ``pi``, the policy being optimised. Each row has the truncated importance weight ``w = min(1, p / mu)``. Advantages
-are those of V-trace,
+slack of one). An update involves three policies: ``mu``, which acted; ``p``, the policy at the start of the update;
+and ``pi``, the policy that is being optimised. Each row has the truncated importance weight ``w = min(1, p / mu)``.
+Advantages are those of V-trace,
 
     A(t) = d(t) + discount(t) * gae_lambda * w(t + 1) * A(t + 1),    d(t) = reward(t) + discount(t) * V(t + 1) - V(t),
 
 the value targets are ``V(t) + w(t) * A(t)``, and the policy maximises ``w * min(r A, clip(r) A)`` with ``r = pi / p``:
-the clip range is relative to the policy at the start of the update, not to the one that acted. Without a lag, ``mu``
+the clip range is relative to the policy at the start of the update, not to the policy that acted. Without a lag, ``mu``
 equals ``p``, all weights are 1, and this is generalised advantage estimation and standard PPO.
 
 With a memory, sequences of rows are computed from the state that was stored in their first row. At the start of an
 update this is done for whole fragments, which gives values and log-probabilities. The gradient steps then train on
 chunks of ``sequence_length`` rows, which are shuffled as wholes.
 
-Policy and critic share an encoder, the convolutions of pictures and the memory; without these they share no weights.
+Policy and critic share the encoder, the convolutions for pictures and the memory, if there are any; otherwise they
+share no weights.
 An agent's row is ``statistics, shared layers, policy, log standard deviations (published) | critic | first moments |
 second moments | the learner's statistics``.
 """
@@ -157,7 +158,7 @@ class PPOConfig(Freezing):
         return min(self.sequence_length, self.length)
 
     def _check_chunks(self) -> None:
-        """Raise unless fragments consist of whole chunks, and minibatches too."""
+        """Raise unless fragments and minibatches consist of whole chunks."""
         if self.length % self._chunk:
             raise SettingError(f"sequence_length must divide length {self.length}, got {self.sequence_length}")
         chunks = self.batch_size * self.length // self._chunk
@@ -228,11 +229,11 @@ class PPOConfig(Freezing):
 
 @dataclass(frozen=True)
 class PPOLayout:
-    """The parts of an agent's row: each network and where it lies."""
+    """The parts of an agent's row: each network and its position."""
 
     statistics: Statistics | None
     encoder: NetworkPlan | None
-    """What policy and critic share; None: both take the inputs directly."""
+    """The network that policy and critic share; None: both take the inputs directly."""
     policy: NetworkPlan
     critic: NetworkPlan
     encoder_part: slice
@@ -243,7 +244,7 @@ class PPOLayout:
     """Number of published values."""
     critic_part: slice
     learned: slice
-    """All learned parameters; their moments follow."""
+    """Slice of all learned parameters, which are followed by their moments."""
     state: int
 
     @property
@@ -293,7 +294,7 @@ class PPOBehaviour:
         self._net = plan.acting(self._encoder.scale if layout.statistics is None else 1.0)
         self._explores = plan.explores
         self.state_size = layout.state_size
-        """Number of values of its memory; 0: it has none."""
+        """Number of values of the policy's memory; 0: no memory."""
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None
@@ -338,7 +339,7 @@ class PPOBehaviour:
         return actions, {**extra, "memory": state}, new
 
     def _seen(self, observations: Nest, explore: bool) -> tuple[npt.NDArray[Any], int | None]:
-        """Return the inputs of the network, and a seed if it is to explore by noise."""
+        """Return the inputs of the network, and a seed for the noise if the network explores by noisy layers."""
         if self._weights is None:
             raise NotReadyError("this behaviour has no weights yet: call load first")
         rows = self._encoder.rows(observations)

@@ -1,6 +1,6 @@
-"""Where a network of a user comes from: a function or class that makes a ``torch.nn.Module``.
+"""The source of a user's network: a function or class that creates a ``torch.nn.Module``.
 
-This module does not import torch, nor the code of the user before a network is made.
+This module does not import torch. The user's code is imported only when a network is created.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MODULES = "motet.algorithms.modules"
 
 @dataclass(frozen=True)
 class Source:
-    """What makes a network: ``module:attribute`` with arguments, or a function by value if it cannot be imported.
+    """A function that creates a network: ``module:attribute`` with arguments, or a pickled function if it cannot be
+    imported.
 
     >>> Source.of("my_networks:make", "network")
     Source(function='my_networks:make', arguments=(), code=None)
@@ -52,7 +53,7 @@ class Source:
 
     @classmethod
     def of(cls, given: Any, name: str) -> Source | None:
-        """Return the source that a setting gives; ``name`` is the setting's."""
+        """Return the source for the value of a setting; ``name`` is the setting's name."""
         if given is None or isinstance(given, Source):
             return given
         if isinstance(given, str):
@@ -101,7 +102,7 @@ class Source:
         return self.function.partition(":")[0] == _MODULES
 
     def with_default(self, argument: str, value: Any, name: str) -> Source:
-        """Return this source with an argument, if its function has such a parameter and was not given it."""
+        """Return this source with one more argument, if its function has that parameter and the user has not set it."""
         try:
             known = inspect.signature(self._maker(name)).parameters
         except ValueError:  # a builtin has no signature
@@ -113,7 +114,7 @@ class Source:
         return import_function(self.function, name) if self.code is None else cloudpickle.loads(self.code)
 
     def make(self, name: str, *given: Any) -> Any:
-        """Make a network from what the setting ``name`` gives to the function."""
+        """Create a network: call the function with the arguments that the setting ``name`` provides."""
         maker = self._maker(name)
         arguments = dict(self.arguments)
         try:
@@ -137,11 +138,11 @@ class Source:
 
 
 def _fixed(value: Any) -> Any:
-    """Return a value with tuples for lists, as it comes back from a file."""
+    """Return a value with its lists replaced by tuples, as if it had been read from a file."""
     return tuple(map(_fixed, value)) if isinstance(value, (list, tuple)) else value
 
 
 if TYPE_CHECKING:
     NetworkSetting = Source | Callable[..., Any] | str | None
 else:
-    NetworkSetting = Source | None  # a config converts what it is given
+    NetworkSetting = Source | None  # a config converts its values

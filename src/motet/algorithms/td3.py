@@ -5,14 +5,14 @@ reads in actors, and returns the critics' mean absolute TD errors as priorities 
 are smoothed by clipped noise from each agent's random stream. Internally an action is a vector in [-1, 1]; noise is in
 that unit.
 
-An agent's row has two halves of one shape, so that the 2 A critics lie at equal distances and one stacked pass computes
-all of them::
+An agent's row has two halves of equal layout. So the 2 A critics have equal distances in memory, and one stacked pass
+computes all of them::
 
     first half     policy (published)   its first moments    statistics   critic 1, its target and both its moments
     second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
 
-Pictures pass through convolutions, which lie before the policy in the row and are trained with the critics; the policy
-takes their features as they are. A memory lies there too, behind them. Without either, policy and critics take the
+For pictures, the row has convolutions before the policy; for a memory, a recurrent layer after them. Both are trained
+with the critics, and the policy takes their features without a gradient. Without either, policy and critics take the
 inputs directly.
 """
 
@@ -89,8 +89,8 @@ class TD3Config(Freezing):
     sequence_length: Annotated[int, Ge(1)] = 32
     """Number of consecutive rows of a sequence from which a policy with a memory learns."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Number of rows before them that only bring the memory up to date: the stored state before the first one is that
-    of an older version."""
+    """Burn-in: number of rows before these that only bring the memory up to date, because the stored state at their
+    start was computed by an older version."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -104,7 +104,7 @@ class TD3Config(Freezing):
     freeze_normaliser_on_stage: str | None = None
     """Stage at whose start the running mean and standard deviation are frozen."""
     batch_size: Annotated[int, Ge(1)] = 256
-    """Number of transitions in an update; with a memory, of sequences."""
+    """Number of transitions in an update; with a memory, number of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
     """Adam's learning rate."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
@@ -215,7 +215,7 @@ class ActionScale:
         self.half = ((wide[1] - wide[0]) / 2).astype(np.float32).reshape(-1)
 
     def best(self, squash: bool) -> Bound:
-        """Return how the greedy action follows from vectors, which ``squash`` brings to [-1, 1] by tanh."""
+        """Return how the greedy action follows from the outputs; with ``squash`` tanh maps them to [-1, 1] first."""
         return Bound(squash, self.half, self.middle, self.low, self.high, self.shape)
 
     def actions(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
@@ -227,11 +227,11 @@ class ActionScale:
 
 @dataclass(frozen=True)
 class TD3Layout:
-    """The parts of one half of an agent's row: each network and where it lies."""
+    """The parts of one half of an agent's row: each network and its position."""
 
     statistics: Statistics | None
     encoder: NetworkPlan | None
-    """What policy and critics share; None: they take the inputs directly."""
+    """The network that policy and critics share; None: they take the inputs directly."""
     policy: NetworkPlan
     critic: NetworkPlan
     encoder_part: slice
@@ -239,11 +239,11 @@ class TD3Layout:
     weights: int
     """Number of published values: statistics (if any), encoder (if any) and policy."""
     critics: int
-    """Offset of the critic; its target and its moments follow it."""
+    """Offset of the critic, which is followed by its target and its moments."""
 
     @property
     def size(self) -> int:
-        """Number of values of a critic, rounded up."""
+        """Number of values of a critic, rounded up to a multiple of 16."""
         return padded(self.critic.size)
 
     @property
@@ -279,8 +279,8 @@ class TD3Behaviour:
     """The acting half of TD3: the forward pass on the published row, then Gaussian noise.
 
     Exploration always draws a normal and a uniform number for each component of each action, so the random stream does
-    not depend on weights. Correlated noise continues from the noise of the same row in the last call. This is the noise
-    of the same world if all worlds act at once.
+    not depend on weights. Correlated noise continues from the noise of the same row of the previous call. If all worlds
+    act at once, each row belongs to the same world in every call.
     """
 
     def __init__(self, config: TD3Config, observation_space: Space, action_space: Space) -> None:
@@ -291,7 +291,7 @@ class TD3Behaviour:
         self._net = layout.policy.acting(scale if layout.encoder is None else 1.0)
         self._explores = layout.policy.explores or (layout.encoder is not None and layout.encoder.explores)
         self.state_size = layout.state_size
-        """Number of values of its memory; 0: it has none."""
+        """Number of values of the policy's memory; 0: no memory."""
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._noise, self._random = 0.0, True
@@ -363,7 +363,8 @@ class TD3Behaviour:
         return self._scale.actions(np.clip(noise, -1.0, 1.0, out=noise)), new
 
     def _last(self, fresh: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return noise of the same standard deviation that continues the last noise; overwrites ``fresh``."""
+        """Return noise that is correlated with the last noise and has the same standard deviation; overwrites
+        ``fresh``."""
         n, known = len(fresh), len(self._lasting)
         if n > known:
             self._lasting = np.concatenate([self._lasting, fresh[known:]])
