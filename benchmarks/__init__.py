@@ -1,8 +1,8 @@
 """``motet bench``: speed of the parts of motet, as ratios measured in one run.
 
 A bench has several *measures* and several *contestants*. All contestants of a measure run in turn, several times, so
-that a period of noise affects all of them. The result is the median of the repeats. A *comparison* is the ratio of two
-contestants' medians, above 1 if motet is better. `docs/bench.md` describes each of them.
+that other load on the machine affects all of them. The result is the median of the repeats. A *comparison* is the ratio
+of two contestants' medians, above 1 if motet is better. `docs/bench.md` describes each of them.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class _BellChannel:
             _native.Bell(self._segment["bells"][i], True)
 
     def open(self) -> None:
-        """In the process that uses it."""
+        """Prepare the channel in the process that uses it."""
         bells = [_native.Bell(self._segment["bells"][i]) for i in range(self._n + 1)]
         self._asked, self._answered = bells[0], bells[1:]
         self._seen = [bell.count for bell in self._answered]
@@ -115,7 +115,7 @@ class _BellChannel:
         while observation[0] >= 0:
             count = asked.wait(seen, WAIT_S)
             if count == seen:
-                continue  # no question: the bench measures another contestant, or is about to end this process
+                continue  # nobody asks now: the bench measures another contestant, or is about to end this process
             seen = count
             observation[:] = mine
             action[0] = int(observation[1])
@@ -133,7 +133,7 @@ class _SemaphoreChannel:
         self._answered = [context.Semaphore(0) for _ in range(n)]
 
     def open(self) -> None:
-        """In the process that uses it."""
+        """Prepare the channel in the process that uses it."""
         self._observation, self._action = self._segment["observation"], self._segment["action"]
 
     def ask(self, observations: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -166,7 +166,7 @@ class _QueueChannel:
         self._answered = [context.Queue() for _ in range(n)]
 
     def open(self) -> None:
-        """Do not wait at exit for the data that is left in the queues."""
+        """Let the process exit without flushing the queues."""
         for queue in (*self._asked, *self._answered):
             queue.cancel_join_thread()
 

@@ -44,7 +44,7 @@ ROWS = 1_000_000
 PEER_ENVS = 4
 """Environments that stable-baselines3 steps together."""
 SB3, SB3_ONE = f"stable-baselines3, {PEER_ENVS} envs", "stable-baselines3, 1 env"
-"""The comparison uses the first, which is faster."""
+"""The names of the two setups of stable-baselines3. The comparison uses the first one, which is faster."""
 
 MEASURES = {
     "work": Measure("Time for equal steps and updates, with equal cost of acting and learning", "s"),
@@ -95,7 +95,7 @@ def pendulum_handles(settings: RunSettings) -> SharedMemory:
     return SharedMemory(make_roster(_pendulum, CONFIG, settings))
 
 
-# ---- overlapped and in turns
+# ---- acting and learning in parallel, and in turns
 
 
 def _overlap(result: Result, settings: Settings) -> None:
@@ -132,7 +132,8 @@ def _busy(result: Result, settings: Settings) -> None:
 
 
 def _play_timed(shared: SharedMemory) -> None:
-    """Run a learner as in a run; its CPU time inside updates, and the time of the last update, are on the board."""
+    """Run a learner as in a run. It writes its CPU time inside updates, and the time of the last update, to the
+    board."""
     board, pulse = shared.board, shared.board.pulse(shared.roster.actors)
     pulse.start(os.getpid())
     learning = make_learner(shared, 0)

@@ -1,8 +1,8 @@
 """``motet bench empower``: learned empowerment. CPU time of an update, and how collecting grows with the actors.
 
-Updates are of 64 rows with one drawn profile each, in the corridor of 4 steps with the default settings. Rows are
-collected from a model whose answers cost about 1 ms a row and are never remembered, by actors alone: the learner
-publishes its first weights and waits.
+An update learns from 64 rows with one drawn profile each, in the corridor of 4 steps with the default settings. To
+measure collecting, each row costs about 1 ms of CPU time in the model, no answer is cached, and the learner does
+nothing: it publishes its first weights and waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from motet.worlds import Bushes, OneMind
 __all__ = ["run"]
 
 ROWS, QUESTION_S = 2_000, 1e-4
-"""Rows of the replay buffer of the updates, and CPU time of an answer of the slow model: a row needs about ten."""
+"""Rows in the replay buffer for updates, and CPU time of one answer of the slow model. A row needs about ten
+answers."""
 
 MEASURES = {
     "update": Measure("CPU time of an update of 64 rows with one drawn profile, sampling included", "ms"),
@@ -57,7 +58,7 @@ def run(settings: Settings) -> Result:
 
 
 def _updating(settings: Settings, tables: bool) -> Callable[[], float]:
-    """Return a function that makes updates, and returns the CPU time of one in ms."""
+    """Return a function that makes updates and returns the CPU time of one update in ms."""
     config = EmpowerConfig(tables=tables, beta=5.0, stages=Stages())
     world = OneMind(Bushes(horizon=4))
     spaces = world.observation_spaces[0], world.action_spaces[0]
@@ -91,7 +92,7 @@ def _updating(settings: Settings, tables: bool) -> Callable[[], float]:
 
 
 class _SlowBushes(Bushes):
-    """Each answer costs CPU time."""
+    """A model whose answers each cost CPU time."""
 
     def transition_probabilities(self, state: Any, actions: Sequence[int]) -> Any:
         ends = time.thread_time() + QUESTION_S

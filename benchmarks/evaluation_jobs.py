@@ -32,7 +32,7 @@ class Thinker:
 
 
 class Jobs:
-    """Workers that have already started, as in any evaluation that takes longer than its start."""
+    """Worker processes that have already started, so that their start is not measured."""
 
     def __init__(self, jobs: int = 2) -> None:
         self._workers = JobPool(jobs)

@@ -1,4 +1,4 @@
-"""What global random streams of their own cost worlds: two worlds in an actor whose steps take a millisecond."""
+"""The cost of giving each world its own global random streams: two worlds in an actor, with steps of a millisecond."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Spin:
 
 
 class _Shared:
-    """In place of a world's streams: it draws from those that are installed."""
+    """A stand-in for a world's own streams: the world draws from the installed streams instead."""
 
     def begin(self, seed: int) -> None: ...
     def enter(self) -> None: ...
@@ -69,8 +69,8 @@ def steps_per_s(contestant: str, seconds: float) -> Callable[[], float]:
     assert isinstance(worlds, LoopedWorlds)
     if not own:
         worlds._streams = [_Shared() for _ in range(_WORLDS)]  # type: ignore[misc]
-        EXCHANGE.caller.enter()  # else its draws would count for the last world that has streams
-    for _ in range(_QUIET):  # until worlds that do not draw have given up their streams
+        EXCHANGE.caller.enter()  # otherwise its draws would be counted for the last world that has streams
+    for _ in range(_QUIET):  # long enough that worlds that do not draw have given up their streams
         _round(worlds)
     for env in envs:
         env.work_s = _STEP_S

@@ -1,8 +1,8 @@
-"""``motet bench learner``: networks of users (any torch module) and native recurrent ones against others.
+"""``motet bench learner``: networks of users (any torch module) and native recurrent networks, compared with others.
 
-All learn DQN with 64-64 hidden units from batches of 64 transitions, which they sample themselves from 10,000
-rows of 32 floats; one torch thread. Acting is one agent's network for 16 worlds. Recurrent networks are GRUs with 64
-inputs and 64 units.
+All learners use DQN with 64-64 hidden units, one torch thread, and batches of 64 transitions, which they sample from
+10,000 rows of 32 floats. The measures of acting use one agent's network for 16 worlds. Recurrent networks are GRUs with
+64 inputs and 64 units.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ COMPARISONS = {
 
 
 def mlp(space: Any, outputs: int) -> nn.Module:
-    """Return the network of the shipped DQN as a user writes it."""
+    """Return the network of the shipped DQN as a user would write it."""
     from torch import nn
 
     return nn.Sequential(nn.Linear(space.shape[0], 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
@@ -77,7 +77,7 @@ def run(settings: Settings) -> Result:
 
         learning = {SHIPPED: rate(_learner(DQNConfig())), OWN: rate(_learner(DQNConfig(network=mlp)))}
         interleave(result, "learning", learning, settings.repeats)
-        plain = {OWN: rate(_learner(DQNConfig(network=mlp, double=False)))}  # as DQN of stable-baselines3
+        plain = {OWN: rate(_learner(DQNConfig(network=mlp, double=False)))}  # like the DQN of stable-baselines3
         try:
             plain[SB3] = rate(_sb3())
         except ImportError as error:
@@ -187,7 +187,7 @@ def _ppo(memory: Any, steps: int = 8192) -> float:
 
 
 def _sb3_recurrent(steps: int = 2048) -> Callable[[], float]:
-    """Return a function that measures the same of sb3-contrib, with equal settings."""
+    """Return a function that measures the steps per second of sb3-contrib with equal settings."""
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.env_util import make_vec_env
 

@@ -1,4 +1,4 @@
-"""Object gridworlds run by motet against their own loops: turns per second if a turn takes a millisecond."""
+"""Object gridworlds in motet and in their own loops: turns per second if a turn takes a millisecond."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Acting and learning in parallel, against the same work in turns.
+"""Acting and learning in parallel, compared with the same work in turns.
 
 Updates per step are chosen so that the serial engine spends equal time on acting and learning, where the gain is
-largest. A step with r updates takes ``acting + r * learning``, so the speed at two paces gives both costs.
+largest. A step with r updates takes ``acting + r * learning``, so both costs follow from the speed at two paces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOR_EVER = 10**12
 
 @dataclass(frozen=True)
 class Work:
-    """A number of steps and their updates, done by either engine."""
+    """A fixed number of steps and updates, which any engine can do."""
 
     make: Callable[[RunSettings], SharedMemory]
     """Creates the shared memory of a run with these settings."""
@@ -34,14 +34,14 @@ class Work:
     settings: RunSettings
     """Settings of both runs, except for engine and pace."""
     slack: float = 64.0
-    """Updates that either side may be ahead; small against the whole span, since one side may begin that far ahead."""
+    """Slack of the asynchronous run; small compared with all updates, since one side may begin that far ahead."""
 
     def overlapped(self) -> float:
         """Return the seconds that an actor and a learner need."""
         return self._at_once(slack=max(self.slack, self.pace))
 
     def in_periods(self) -> float:
-        """Return the seconds that they need if the run is reproducible."""
+        """Return the seconds that an actor and a learner need if the run is reproducible."""
         return self._at_once(reproducible=True)
 
     def _at_once(self, **more: Any) -> float:
@@ -54,7 +54,7 @@ class Work:
         return self._seconds(settings, lambda shared: [serial_role(shared)])
 
     def _seconds(self, settings: RunSettings, roles: Callable[[SharedMemory], list[Role]]) -> float:
-        """Return the seconds from the time when all processes are working."""
+        """Return the duration of a run, measured from the time when all processes are working."""
         shared = self.make(settings)
         before = shared.progress(0).warm_up
         with System(shared, roles(shared)) as system:

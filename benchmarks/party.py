@@ -29,13 +29,13 @@ from motet.errors import MotetError, WaitTimeoutError
 __all__ = ["Missing", "Party", "Stage", "rate"]
 
 START_S = 120.0
-"""Seconds that a party may take to start, including imports and filling its memory."""
+"""Maximum number of seconds for the start of a party, including its imports and filling its memory."""
 
 CALL_S = 300.0
-"""Seconds that a call may take in addition to its measuring time."""
+"""Maximum number of seconds for a call, in addition to its measuring time."""
 
 END_S = 0.5
-"""Seconds that parties may take to end after each way of ending them."""
+"""Seconds to wait after each attempt to end the parties: a request, terminate, kill."""
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -45,7 +45,7 @@ class Missing(Exception):
 
 
 class Party:
-    """One object in one process. Created by :meth:`Stage.party`."""
+    """An object in a separate process. Created by :meth:`Stage.party`."""
 
     def __init__(self, context: Any, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self.name = getattr(make, "__name__", str(make))
@@ -79,7 +79,7 @@ class Party:
         return self.result(timeout_s)
 
     def hang_up(self) -> None:
-        """Ask the process to end; it does so when it waits for a call."""
+        """Ask the process to end, which it does as soon as it waits for a call."""
         self._pipe.close()
 
     def ended_by(self, deadline: float) -> bool:
@@ -129,7 +129,7 @@ class Stage:
 
 
 def _serve(pipe: connection.Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench handles interrupts, and then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench's process handles Ctrl-C, and ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The formulas of ``motet.plan.empowerment`` in plain Python, state by state, as a comparison for the sweeps.
+"""The formulas of ``motet.plan.empowerment`` in plain Python, state by state, to compare the native sweeps with.
 
 This is a straightforward implementation: the graph as lists, values as dictionaries by human and goal, goals checked
 once per state, distributions looked up and not recomputed. It supports only the default settings.
@@ -14,7 +14,7 @@ from motet.plan import Graph
 
 __all__ = ["PlainPlan"]
 
-Values = dict[tuple[int, int], float]  # by human and goal
+Values = dict[tuple[int, int], float]  # values by human and goal
 
 
 class PlainPlan:

@@ -1,4 +1,4 @@
-"""``motet bench plan``: enumeration with workers, the sweeps against plain Python and QuantEcon, time and memory.
+"""``motet bench plan``: enumeration with workers, sweeps compared with plain Python and QuantEcon, time and memory.
 
 All times are of whole calls. ``seconds_70k`` and ``bytes_70k`` come from a job in a separate process, whose memory is
 the sum of the proportional set sizes of all its processes, read twenty times a second.
@@ -32,7 +32,7 @@ LOOK_EVERY_S = 0.05
 
 
 class SlowRooms(Rooms):
-    """Rooms whose transition function takes 60 us of CPU time, as that of a real model may."""
+    """Rooms with a transition function that takes 60 us of CPU time, as in a realistic model."""
 
     def transition_probabilities(self, state: State, actions: Any) -> list[tuple[float, State]] | None:
         """Return the same as rooms, after some computation."""
@@ -124,7 +124,7 @@ def _enumeration(result: PlanResult, settings: Settings) -> None:
 
 
 def _spun(count: int) -> float:
-    """Return the counts per second of processes that only count in parallel: the free capacity of the machine."""
+    """Return how fast several processes count in parallel, in counts per second: the free capacity of the machine."""
     program = "import time\nend, n = time.perf_counter() + 0.5, 0\nwhile time.perf_counter() < end: n += 1\nprint(n)"
     running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(count)]
     return sum(int(process.communicate()[0]) for process in running) / 0.5
@@ -196,7 +196,7 @@ def _summed_pss(root: int) -> int:
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):  # it ended meanwhile
+            except (OSError, IndexError):  # the process has ended meanwhile
                 continue
             children.setdefault(parent, []).append(int(entry.name))
     todo, total = [root], 0

@@ -1,9 +1,9 @@
 """``motet bench publication``: the cost of publishing and refreshing 65,536 floats, and the number of torn reads.
 
-Times: learner and actor are two processes that alternate, one publication, one refresh, and each times its own call. So
-the caches are in the same state as in a run: the learner has just changed its weights, the actor was the last to read
-the slot, and the actor reads what the learner has just written. The processes wake each other with bells, outside of
-the timing. If a separate thread does the work (``mp.Queue``), CPU time of the process is measured instead.
+Times: learner and actor are two processes that alternate: one publication, one refresh. Each process times its own
+call. The caches are then in the same state as in a run: the learner has just changed its weights, the actor was the
+last to read the slot, and the actor reads what the learner has just written. The processes wake each other with bells,
+outside of the timing. If a separate thread does the work (``mp.Queue``), CPU time of the process is measured instead.
 
 Torn reads: the learner publishes without a pause. The actor refreshes without a pause and checks every number it holds,
 after every read that loaded a version and after every read that coincided with a write. With one slot and a writer
@@ -30,11 +30,11 @@ from motet.system.memory import Segment
 __all__ = ["run"]
 
 READS = 200_000
-"""Reads of motet's publication, for each number of slots."""
+"""Number of reads of motet's publication, for each number of slots."""
 READS_OF_OTHERS = 20_000
-"""Reads of the designs with torn reads: enough to show them."""
+"""Number of reads of the designs that have torn reads: enough to show some."""
 TAKEN_BESIDE_GAPS = 20_000
-"""Versions loaded from motet's publication while the writer pauses now and then."""
+"""Number of versions to load from motet's publication while the writer pauses now and then."""
 WAIT_S = 60.0
 RACE_S = 600.0
 GAP_S = 60e-6
@@ -200,7 +200,7 @@ class _Judge:
         self._stop, self._end = stop["stop"], make(*arguments)
 
     def first(self) -> bool:
-        """Load the first version before the learner floods, so that a version is held from then on."""
+        """Load the first version before the learner publishes without pause, so that the actor always has a version."""
         return bool(self._end.refresh())
 
     def run(self, reads: int, count_met: bool, timeout_s: float) -> dict[str, int]:
@@ -211,7 +211,7 @@ class _Judge:
             if end.refresh():
                 taken += 1
             elif end.met_write:
-                met += 1  # it kept its version, which must be complete as well
+                met += 1  # the actor kept its old version, which must be complete too
             else:
                 continue  # nothing new
             mixed += end.mixed()

@@ -1,4 +1,4 @@
-"""``motet bench ray``: rows through a remote writer, Ray against processes, and motet against RLlib on the same task.
+"""``motet bench ray``: rows through a remote writer, Ray compared with processes, and motet compared with RLlib.
 
 Ray starts on this machine with two nodes, and is stopped before the comparison with RLlib. RLlib runs in a separate
 interpreter (``rllib.py``), in the configuration that is its fastest here.
@@ -74,7 +74,7 @@ def run(settings: Settings) -> Result:
     repeats = 1 if settings.quick else min(settings.repeats, 3)
     with _TwoNodes() as ray:
         interleave(result, "rows", {"motet": lambda: _rows_per_s(ray, seconds / 4)}, repeats, warm=False)
-        # Both have one learner process, because the two nodes claim more processors than this machine may have.
+        # Both engines use one learner process: the two Ray nodes declare more processors than the machine may have.
         job_on = partial(RunSettings, updates_per_step=1.0, learner_processes=1)
         engines = {
             f"motet, {engine}": partial(_steps_per_s, job_on(engine=engine), seconds) for engine in ("ray", "processes")
@@ -112,7 +112,7 @@ class _TwoNodes:
 
 
 def _seen(algorithm: Any, settings: RunSettings, seconds: float) -> dict[str, float]:
-    """Run a training, interrupt it after this many seconds of learning, and return its rates in this time."""
+    """Train, interrupt the run after this many seconds of learning, and return its rates during these seconds."""
     looks: list[Snapshot] = []
 
     def watch(look: Snapshot) -> None:
@@ -183,7 +183,7 @@ def _rows_per_s(ray: Any, seconds: float) -> float:
 
 
 class Setup(NamedTuple):
-    """Number of processes that step worlds, and number of worlds in each."""
+    """Number of processes that step worlds, and number of worlds in each of them."""
 
     processes: int
     worlds: int

@@ -1,9 +1,10 @@
-"""Costs of a run on Ray in addition to acting and learning: processor time for each block, row and look, and bytes.
+"""Costs of a run on Ray besides acting and learning: processor time per block of rows, row and status query, and bytes.
 
-``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine. It sends rows from one to the other, in few and
-in many blocks, few and many rows, and queries the status of the learner process (a *look*), each for some seconds.
-Processor time is that of the process on either side, including all of Ray's threads in it, and that of Ray's own
-processes of both nodes; other processes do not count. The cost of a block is the additional cost of more blocks.
+``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine. For some seconds each, it
+sends few or many rows from one to the other, in few or many blocks, and queries the status of the learner process (a
+*look*).
+Processor time is summed over the processes on both sides, including Ray's threads in them, and Ray's own processes on
+both nodes. The cost of a block is the additional time per additional block.
 ``benchmarks.ray_scale`` simulates runs with these numbers.
 """
 

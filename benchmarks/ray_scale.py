@@ -1,7 +1,7 @@
 """Scaling limits of a run on a cluster: a simulation of its messages, with measured costs.
 
 Blocks of rows, replies, versions and status queries (*looks*) are events. A core, or the network of a node, does one
-thing at a time; messages have priority, and acting and learning get the remaining time. There is no waiting for the
+thing at a time; messages have priority, and acting and learning get the remaining time. No process waits for the
 pace: a learner that cannot keep up makes fewer updates per step. ``python -m benchmarks.ray_scale`` shows the sizes of
 the scaling guide; :func:`simulate` accepts any others.
 """
@@ -18,7 +18,7 @@ __all__ = ["Costs", "Plan", "simulate"]
 
 _PUBLISH_EVERY = 10  # updates
 _DRIVER = -1  # node of the driver
-_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # as in motet.cluster.driver
+_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # the values in motet.cluster.driver
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,13 @@ class Plan:
     block_age_s: float = 0.02
     keep_every_s: float = 2.0
     steps_s: float = 500.0
-    """Steps per second of each agent, over all actors, if the actors did nothing but act."""
+    """Steps per second of each agent over all actors, if actors only act and spend no time on messages."""
     updates_per_step: float = 1.0
 
 
 Process = Generator[tuple[str, float], float, None]
-"""Yields the name of the part it needs and the duration, and receives the time when that is done; "": it only waits."""
+"""A simulated process. It yields the name of the part that it needs, and for how long; it receives the time when this
+is done. With the name "" it only waits."""
 
 
 class Scene:
@@ -86,9 +87,10 @@ class Scene:
         self.free: dict[str, float] = defaultdict(float)  # time until which a part is busy
         self.busy: dict[str, float] = defaultdict(float)
         self.made = [0.0] * plan.actors  # steps of each agent
-        self.owed, self.done = [0.0] * plan.learners, [0.0] * plan.learners  # updates due, of all agents; done, of each
+        # updates due in total, and updates done by each agent
+        self.owed, self.done = [0.0] * plan.learners, [0.0] * plan.learners
         self.messages = 0
-        self._fetched: dict[tuple[int, int], float] = {}  # versions, by learner and node
+        self._fetched: dict[tuple[int, int], float] = {}  # number of versions by learner and node
 
     def play(self, seconds: float) -> None:
         """Simulate all processes for this many seconds."""
@@ -158,7 +160,7 @@ class Scene:
         self.made[a] += self.plan.steps_s / self.plan.actors * max(0.0, now - self.free[f"actor {a}"])
 
     def _learn(self, i: int, now: float) -> None:
-        """Make the updates that are due, as far as the time since a learner's last message allows."""
+        """Make the updates that are due, but no more than the time since the learner's last message allows."""
         part = f"learner {i}"
         updates = min(self.owed[i], max(0.0, now - self.free[part]) / self.costs.update_s)
         self.owed[i], self.done[i] = self.owed[i] - updates, self.done[i] + updates / self.own
@@ -166,7 +168,8 @@ class Scene:
 
 
 def simulate(plan: Plan, costs: Costs, seconds: float = 20.0) -> dict[str, float]:
-    """Return the highest load of each kind of part as a share of its time, and rates of messages, steps and updates."""
+    """Return for each kind of part the highest load as a share of time, and the rates of messages, steps and
+    updates."""
     scene = Scene(plan, costs)
     scene.play(seconds)
     loads: dict[str, float] = defaultdict(float)

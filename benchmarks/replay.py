@@ -1,4 +1,4 @@
-"""``motet bench replay``: adding rows, sampling batches, both in parallel; priorities; the gather against memcpy.
+"""``motet bench replay``: adding rows, sampling batches, both in parallel; priorities; gathering compared with memcpy.
 
 Observations are 4x11x11 float32 (1936 bytes, a small stack of planes) or 18 float32 (72 bytes, a vector). Writer and
 sampler are two processes. The buffer is full with 100,000 rows; batches of 256 have both observations, action, reward
@@ -32,7 +32,7 @@ __all__ = ["run"]
 SHAPES: Mapping[str, tuple[int, ...]] = {"planes": (4, 11, 11), "vector": (18,)}
 
 TOGETHER_S = 0.1
-"""Seconds until the common start time of the two sides."""
+"""Seconds until both sides start at the same time."""
 
 MEASURES = {
     **{
@@ -156,7 +156,7 @@ def _take(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
 def _queue(stage: Stage, shape: tuple[int, ...], capacity: int) -> _Contestant:
     queue = stage.context.Queue(1000)
     sampler = stage.party(designs.QueueSampler, queue, shape, capacity)
-    # Adding cannot be measured alone, because the thread that drains the queue belongs to the sampler.
+    # Adding cannot be measured alone, because the thread that reads the queue belongs to the sampler.
     return _pair(stage.party(designs.QueueWriter, queue, shape), sampler, queue, add_alone=False)
 
 
@@ -196,7 +196,7 @@ _MAKERS: Mapping[str, Callable[[Stage, tuple[int, ...], int], _Contestant]] = {
 }
 
 
-# ---- gather against memcpy
+# ---- gathering compared with memcpy
 
 
 class _Gather:
@@ -283,7 +283,7 @@ class _Prioritised:
 
 
 class _CpprbPrioritised:
-    """The same with cpprb's ``PrioritizedReplayBuffer`` in one process."""
+    """cpprb's ``PrioritizedReplayBuffer`` in one process, measured in the same way."""
 
     def __init__(self, rows: int) -> None:
         try:

@@ -46,7 +46,8 @@ Shape = tuple[int, ...]
 
 
 def observations(shape: Shape, n: int = 64) -> list[npt.NDArray[np.float32]]:
-    """Return the observations that a writer adds repeatedly; several, so that the cache lines differ."""
+    """Return the observations that a writer adds in turn: several of them, so that they are on different cache
+    lines."""
     return list(np.random.default_rng(1).standard_normal((n, *shape), np.float32))
 
 
@@ -214,7 +215,7 @@ class TakeSampler(LockSampler):
         return [*self._outs, self._next]
 
 
-# ---- a queue and a thread that drains it
+# ---- a queue and a thread that reads it
 
 
 class QueueWriter(Writer):
@@ -222,7 +223,7 @@ class QueueWriter(Writer):
 
     def __init__(self, queue: Any, shape: Shape) -> None:
         self._queue, self._observations = queue, observations(shape)
-        queue.cancel_join_thread()  # do not wait at exit for the data that is left in it
+        queue.cancel_join_thread()  # exit without flushing the queue
 
     def steps(self, n: int) -> None:
         """Put n transitions."""
@@ -233,7 +234,8 @@ class QueueWriter(Writer):
 
 
 class QueueSampler(Sampler):
-    """A thread drains the queue into numpy arrays of the learner's process, under a ``threading.Lock``."""
+    """A thread moves the contents of the queue into numpy arrays of the learner's process, under a
+    ``threading.Lock``."""
 
     def __init__(self, queue: Any, shape: Shape, capacity: int) -> None:
         self._queue, self._capacity, self._lock, self._at = queue, capacity, threading.Lock(), 0
@@ -250,7 +252,7 @@ class QueueSampler(Sampler):
 
     def _drain(self) -> None:
         action, reward, done = self._fields
-        while True:  # ends with the process, which the bench ends
+        while True:  # the thread ends with the process, which the bench ends
             observation, a, r, d = self._queue.get()
             with self._lock:
                 i = self._at

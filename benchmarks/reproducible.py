@@ -1,8 +1,9 @@
-"""``motet bench reproducible``: what it costs that a run is a function of its seed.
+"""``motet bench reproducible``: the cost of making a run reproducible.
 
 Reproducible runs are compared with the serial engine, with a bounded pace and with lockstep, at the same updates per
-step. These are chosen so that acting and learning take equally long in the serial engine, where waiting for each other
-costs most. Systems are started again for each repeat, and measured when all of their processes are working.
+step. The updates per step are chosen so that the serial engine spends equal time on acting and learning. In this case
+waiting for each other costs most. Systems are started again for each repeat, and measured when all of their processes
+are working.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ def _window(settings: Settings) -> float:
     return 5 * settings.seconds
 
 
-# ---- against the serial engine
+# ---- compared with the serial engine
 
 
 def _overlap(result: Result, settings: Settings) -> None:
-    """Do the job of ``overlap_vs_blocking``."""
+    """Measure the task of ``overlap_vs_blocking`` with reproducible runs."""
     given, seconds = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS), _window(settings)
     acting, learning = (5e-5, 5e-3) if settings.quick else balance(pendulum_handles, given, (0.001, 0.02), seconds)
     work = Work(pendulum_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given)
@@ -83,7 +84,7 @@ def _overlap(result: Result, settings: Settings) -> None:
     result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
 
 
-# ---- against a bounded pace and lockstep
+# ---- compared with a bounded pace and lockstep
 
 
 def _one_learner(result: Result, settings: Settings) -> None:
@@ -96,7 +97,7 @@ def _two_learners(result: Result, settings: Settings) -> None:
 
 
 def _three_kinds(settings: RunSettings) -> SharedMemory:
-    """Agents that share no stack, since their algorithms differ: one learner process has two of them."""
+    """Agents with different algorithms, so that no two form a stack. One learner process has two of them."""
     world = functools.partial(TreasureHunt, agents=3)
     names = world().possible_agents
     rates = (1e-3, 1.1e-3, 1.2e-3)
@@ -132,7 +133,7 @@ def _speeds(
 
 
 def _cost_of_a_period(result: Result, settings: Settings) -> None:
-    """Measure both sides in this process, where nobody has to wait. No update is due."""
+    """Measure the end and the beginning of periods in this process, without waiting. No update is due."""
     given = RunSettings(steps=FOR_EVER, learner_processes=1, period=AGENTS, updates_per_step=1e-9)
     shared, times = hunt_handles(AGENTS, CONFIG, given), no_times()
     periods, learner = shared.actor_periods(0), make_learner(shared, 0, times)

@@ -1,7 +1,7 @@
 """RLlib on the task of ``motet bench ray``, in a separate interpreter: ``python -P rllib.py JOB``, JSON in and out.
 
-RLlib pins another version of gymnasium and leaves global state behind, so this file is a separate program. It imports
-nothing from motet and gets the whole task as one argument, so that the task is defined in one place for both sides.
+RLlib pins another version of gymnasium and leaves global state behind, so this file is a separate program. It does not
+import motet. It gets the whole task as one argument, so that one definition applies to both libraries.
 Without an argument it prints the versions of the packages it needs, None for a missing one.
 
 Output: env steps per second, and the work that RLlib did for them, counted where it happens: optimiser steps (each
@@ -31,7 +31,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         _tell({"python": sys.version.split()[0], **{name: _version(name) for name in NEEDED}})
         return
-    # Env runners inherit these. By default Ray gives them a lower priority than other processes, unlike motet's.
+    # Env runners inherit this priority. By default Ray gives them a lower one, unlike motet's actors.
     os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     logging.disable(logging.WARNING)
     job = json.loads(sys.argv[1])
@@ -141,8 +141,8 @@ def _ppo(job: Mapping[str, Any]) -> Any:
 def _dqn(job: Mapping[str, Any]) -> Any:
     """Return the config of DQN: one update for each agent and step; double, not dueling, uniform replay.
 
-    The intensity is rows replayed per row sampled. RLlib counts the local runner among those that sample, also if only
-    the others sample.
+    The training intensity is the number of rows replayed per row sampled. RLlib counts the local runner too, even if
+    only the remote runners sample.
     """
     config: Any = importlib.import_module("ray.rllib.algorithms.dqn").DQNConfig()
     runners = job["runners"]

@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 START_S = 60.0
-"""Seconds that processes may take until they are working."""
+"""Maximum number of seconds until all processes are working."""
 
 LIMITS = RestartLimits(window_s=1.0, stop_s=10.0)
-"""The window is short, so that every restart in a bench counts as the first and starts without a longer pause."""
+"""Limits with a short window: every restart in a bench then counts as the first one, and has no longer pause."""
 
 
 def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> SharedMemory:
@@ -73,12 +73,12 @@ def learner_roles(shared: SharedMemory) -> list[Role]:
 
 
 def serial_role(shared: SharedMemory) -> Role:
-    """Return the serial engine, in a separate process."""
+    """Return a role that plays the serial engine in a separate process."""
     return role(shared, "serial", 0, lambda n: (_play_serial, (shared,)))
 
 
 def bare_role(shared: SharedMemory) -> Role:
-    """Return a replacement for the first learner: the same updates in a bare loop, on a prepared batch."""
+    """Return a replacement for the first learner, which makes the same updates in a bare loop on a prepared batch."""
     return role(shared, "bare", shared.roster.actors, lambda n: (_play_bare, (shared,)))
 
 
@@ -105,7 +105,7 @@ def _play_bare(shared: SharedMemory) -> None:
     batch = stacked_batch(policy.observation_space, policy.action_space, policy.settings, 1)
     rng = np.random.default_rng(0)
     for seen in (batch.observation, batch.next_observation):
-        seen[...] = rng.random(seen.shape) < 0.1  # about as many ones as in the world's observations
+        seen[...] = rng.random(seen.shape) < 0.1  # about as many entries are 1 as in the world's observations
     batch.action[...] = rng.integers(0, policy.action_space.n, batch.action.shape)
     batch.reward[...] = rng.integers(-1, 2, batch.reward.shape)
     batch.discount[...] = 0.99
@@ -179,7 +179,7 @@ class System:
     def until(
         self, condition: Callable[[], bool], what: str, poll_s: float = 0.01, timeout_s: float = START_S
     ) -> float:
-        """Supervise until the condition holds; returns the time of that, by ``time.monotonic``."""
+        """Supervise until the condition holds; returns the time at which it does, by ``time.monotonic``."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

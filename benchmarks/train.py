@@ -34,13 +34,13 @@ WIDE = DQNConfig(hidden=(256, 256), batch_size=64, epsilon=0.05, capacity=50_000
 NARROW = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=20_000)
 SMALL = DQNConfig(hidden=(64, 64), batch_size=64, epsilon=0.05, capacity=2_000, min_rows=100)
 MANY, FEW = 128, 8
-"""Numbers of agents that act in turn, with SMALL."""
+"""Numbers of agents that act in turn, with SMALL networks."""
 ROWS = 2_000
 """Rows in a replay buffer that is filled before learners begin."""
 SEEDS = (1, 2, 3)
 WANTED_RETURN = 350.0
 CONFIRMED_BY = 100
-"""Number of new episodes played with policies whose evaluation reached the return."""
+"""Number of new episodes to play with policies whose evaluation reached the target return."""
 SOAK_S, SOAK_WARM_S = 300.0, 20.0
 
 LOCKED, EIGHT = "locks and torch inference", "motet, 8 worlds in the actor"
@@ -95,7 +95,7 @@ def _free(**more: Any) -> RunSettings:
     return RunSettings(steps=FOR_EVER, **more)
 
 
-# ---- against the common design
+# ---- compared with the common design
 
 
 def _against_locks(result: Result, settings: Settings) -> None:
@@ -130,7 +130,7 @@ def _together(actor: Party, learners: Sequence[Party], seconds: float) -> tuple[
     return float(actor.result()), sum(float(learner.result()) for learner in learners)
 
 
-# ---- against a bare loop
+# ---- compared with a bare loop
 
 
 def _against_bare(result: Result, settings: Settings) -> None:
@@ -150,7 +150,7 @@ def _against_bare(result: Result, settings: Settings) -> None:
     interleave(result, "learner", asks, settings.repeats, warm=not settings.quick)
 
 
-# ---- against the serial engine
+# ---- compared with the serial engine
 
 
 def _against_serial(result: Result, settings: Settings) -> None:
@@ -268,7 +268,7 @@ def _soak(result: Result, settings: Settings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "soak"
         with runs.begun("soak", path, 1) as (process, at):
-            runs.wait_for_crossing(process, path, -1e9, -1, at + 60)  # after it all processes have started
+            runs.wait_for_crossing(process, path, -1e9, -1, at + 60)  # by then all processes have started
             time.sleep(warm)
             totals, end = list[int](), time.monotonic() + length
             while time.monotonic() < end:

@@ -5,7 +5,7 @@ shared memory under one ``mp.Lock``, written by the actor and sampled by the lea
 written by the learner and read by the actor with ``load_state_dict``. The actor makes a torch forward pass for one
 observation at a time, the learner is the usual DQN with autograd.
 
-It is optimised where this is easy: one torch thread per process, no forward pass for random actions, the fused
+The design has the usual optimisations: one torch thread per process, no forward pass for random actions, the fused
 optimiser, batches gathered into reused arrays, and an actor that checks for new weights about as often as they change.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["LockedActor", "LockedLearner", "LockedRing", "locked_network"]
 
 INPUTS, ACTIONS = 125, 4
 SYNC_EVERY = 100
-"""Turns between two copies of the shared models by the actor."""
+"""Number of turns after which the actor copies the shared models again."""
 PUBLISH_EVERY = 10
 TARGET_EVERY = 500
 EPSILON, GAMMA, RATE, MAX_NORM = 0.05, 0.99, 5e-4, 10.0
@@ -60,7 +60,7 @@ class LockedRing:
                 "action": ArraySpec((capacity,), "int64"),
                 "reward": ArraySpec((capacity,), "float32"),
                 "done": ArraySpec((capacity,), "float32"),
-                "head": ArraySpec((2,), "int64"),  # index of the next row, number of rows
+                "head": ArraySpec((2,), "int64"),  # index of the next row, and number of rows
             }
         )
         rng = np.random.default_rng(0)
@@ -147,7 +147,7 @@ class LockedActor:
 
 
 class LockedLearner:
-    """DQN as it is usually written: double, Huber loss, gradient clipping, Adam, a target network."""
+    """DQN as it is usually written: double Q-learning, Huber loss, gradient clipping, Adam, a target network."""
 
     def __init__(self, ring: LockedRing, shared: nn.Module, hidden: Sequence[int], batch_size: int, seed: int) -> None:
         import torch

@@ -1,6 +1,6 @@
-"""motet's publication and other ways to transfer weights to another process, with which it is compared.
+"""motet's publication, and other ways of transferring weights to another process for comparison.
 
-Each is two classes: one for the learner's process, with ``publish()``, and one for the actor's process, with
+Each design has two classes: one for the learner's process, with ``publish()``, and one for the actor's process, with
 ``refresh()``. Both keep their weights in one flat vector, ``flat``. A learner sets all of its 65,536 floats to the
 version number, so a reader that finds two numbers in it has a torn read. Models are MLPs (253-128-128) over that flat
 vector.
@@ -79,7 +79,7 @@ class MotetSubscriber:
         return self._subscriber.met_write
 
     def mixed(self) -> bool:
-        """Return whether weights, header and version number belong to different versions."""
+        """Return whether the read was torn: weights, header and version number belong to different versions."""
         weights, version = self._subscriber.weights, self._subscriber.version
         return bool(weights.min() != version or weights.max() != version or self._subscriber["step"] != version)
 
@@ -172,7 +172,7 @@ class _Actor:
         self._model, self.flat = _model()
 
     def mixed(self) -> bool:
-        """Return whether the weights belong to different versions."""
+        """Return whether the read was torn: some weights belong to another version."""
         return bool(self.flat.min() != self.flat.max())
 
 
@@ -223,7 +223,7 @@ class FlipSubscriber(_Actor):
         self._both, self._active = (first, second), active["active"]
 
     def refresh(self) -> bool:
-        """Load one version, or a mix if the writer starts to overwrite this model meanwhile."""
+        """Load one version, or a mix of two if the writer starts to overwrite this model meanwhile."""
         self._model.load_state_dict(self._both[int(self._active[0])].state_dict())
         return True
 

@@ -1,7 +1,7 @@
 """Whole runs in a separate interpreter: ``python -m benchmarks.whole_run hunt|soak RUN SEED``.
 
 The run uses only the public :func:`motet.train`; the bench watches its directory and its processes from outside. It
-ends with the bench: by SIGINT, as a user would end it, or because the pipe that it reads from is closed.
+ends when the bench ends: by SIGINT, like Ctrl-C, or because the pipe from which it reads is closed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
     """Return the settings of the treasure hunt for ``seconds_to_350``."""
     config = DQNConfig(
         hidden=(128, 128),
-        gamma=0.8,  # an agent sees at most two tiles away
+        gamma=0.8,  # an agent sees two tiles far
         n_frames=4,  # without memory, greedy agents walk back and forth
         target_every=100,
         learning_rate=Linear(1e-3, 1e-4, 25_000),
@@ -55,7 +55,8 @@ def hunt_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
 
 
 def soak_settings(seed: int = 0) -> tuple[DQNConfig, RunSettings]:
-    """Return the settings of a complete run whose replay buffer is full soon; after that, memory should not grow."""
+    """Return the settings of a complete run with a replay buffer that is full soon, so that memory then stops
+    growing."""
     settings = RunSettings(steps=10**9, seed=seed, learner_processes=2, evaluate_every=2_000, checkpoint_every=100_000)
     return DQNConfig(capacity=5_000), settings
 
@@ -109,7 +110,7 @@ def check_alive(process: subprocess.Popen[bytes], run: Path) -> None:
 
 
 class Crossing:
-    """Policies whose evaluation reached the target return."""
+    """Finds policies whose evaluation reached the target return."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import load_file
@@ -128,7 +129,7 @@ def wait_for_crossing(
     """Return the next best policies with at least that return, later than step ``after``; None after the deadline."""
     while time.monotonic() < deadline:
         check_alive(process, run)
-        # While a better policy replaces the folder, the folder or its files may be missing for a moment.
+        # The folder or its files may be missing for a moment, while a better policy replaces them.
         with contextlib.suppress(FileNotFoundError):
             found = Crossing(run / "best")
             if found.step > after and found.team >= wanted:
