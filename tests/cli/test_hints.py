@@ -66,6 +66,7 @@ def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
         ("--stepps 10", "did you mean --steps?"),
         ("--dqn.gama 0.9", "did you mean --dqn.gamma?"),
         ("--world.turnss 9", "did you mean --world.turns?"),
+        ("--world.agents 9", "did you mean --agents?"),
         ("--ppo.clip 0.9", "the algorithm is dqn: use --algorithm ppo"),
         ("--ent-coef 0.1", "dqn has no such setting; with another algorithm it is --ppo.entropy"),
         ("--gama 0.9", "did you mean --dqn.gamma?"),

@@ -253,7 +253,7 @@ def test_tensorboard_gets_every_number(tmp_path):
         for value in event.summary.value:
             found[value.tag] = (event.step, value.tensor.float_val[0])
     expected = dict(scalars(snapshot(3.0)))
-    assert set(found) == set(expected) and "return/agent_1" in found and "loss/agent_0" in found
+    assert set(found) == set(expected) and "return/agent_1" in found and "train/loss.agent_0" in found
     assert found["return/agent_1"] == (3000, pytest.approx(51.0))
 
 
@@ -323,15 +323,18 @@ def test_progress_is_in_no_colour_of_warnings(steps):
 def test_tags_are_in_groups_and_bookkeeping_stays_out():
     now = snapshot(3.0, 4)
     for i, row in enumerate(now.agents):
-        row.evaluated, row.metrics = 10.0 + i, {"loss": 1.0, "epsilon": 0.5, "rows_overwritten_unread": 3.0}
+        row.evaluated, row.metrics = 10.0 + i, {"loss": 1.0, "epsilon": i / 2, "rows_overwritten_unread": 3.0}
     tags = dict(scalars(now))
-    assert tags["return/team"] == 50 + 51 + 52 + 53 and tags["evaluation/team"] == 10 + 11 + 12 + 13
+    assert tags["return/team"] == 50 + 51 + 52 + 53 and tags["train/epsilon.agent_3"] == 1.5
     assert tags["speed/updates_per_step"] == pytest.approx(0.1) and tags["speed/samples_per_row"] == 8.0
     groups = {tag.partition("/")[0] for tag in tags}
-    assert groups == {"return", "evaluation", "length", "loss", "epsilon", "speed", "system"}
+    assert groups == {"return", "length", "train", "speed", "system"}
+    assert sorted(groups)[-1] == "train", "pages sort groups, and what a run is judged by comes first"
     system = {tag.partition("/")[2].partition(".")[0] for tag in tags if tag.startswith("system/")}
     assert system == {"lag_versions", "lag_steps", "replay_fill", "forced", "rows_overwritten_unread", "restarts"}
     assert "return/team" not in dict(scalars(snapshot(3.0, 1)))
+    rates = {"speed/steps_per_s", "speed/episodes_per_s", "speed/updates_per_s"}
+    assert rates <= set(tags) and not rates & set(dict(scalars(snapshot(3.0, state="done"))))
 
 
 def test_plain_lines_show_episodes_updates_and_replay_fill():

@@ -1,10 +1,12 @@
 """Runs started from Python: what they show and record, what the world suggests, and what the result offers."""
 
+import json
 import os
 import pty
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 
 import numpy as np
@@ -25,6 +27,32 @@ def test_run_directory_has_the_log_and_tensorboard(tmp_path, capsys):
     train("matrix", "dqn", SHORT, run=tmp_path / "run")
     assert any((tmp_path / "run" / "tensorboard").iterdir())
     assert capsys.readouterr().out == ""  # no terminal, no notebook
+
+
+def test_tensorboard_and_wandb_get_each_evaluation_at_its_step(asked, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def shown(number):
+        events = EventAccumulator(str(run / "tensorboard")).Reload()
+        lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+        assert len(lines) == number
+        for tag, values in {
+            "team": [line["team"] for line in lines],
+            "player_0": [line["agents"]["player_0"]["mean"] for line in lines],
+        }.items():
+            points = events.Scalars(f"evaluation/{tag}")
+            assert [(point.step, point.value) for point in points] == [
+                (line["step"], np.float32(value)) for line, value in zip(lines, values, strict=True)
+            ]
+
+    run = tmp_path / "run"
+    settings = replace(SHORT, evaluate_every=100, evaluate_episodes=2, metrics_every_s=1000.0)
+    train("matrix", "dqn", settings, run=run, wandb=True)
+    shown(3)  # although there is one snapshot
+    resume(run, steps=100, wandb=True)
+    shown(4)  # each of them once
+    assert [values["evaluation/step"] for values in asked[0]["logged"]] == [300.0]
+    assert [values["evaluation/step"] for values in asked[1]["logged"]] == [400.0]
 
 
 def test_messages_are_in_the_log(tmp_path):
@@ -92,7 +120,8 @@ def asked(monkeypatch):
 
     def init(**given):
         runs.append(given)
-        return types.SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
+        given["logged"] = []
+        return types.SimpleNamespace(log=lambda values, step: given["logged"].append(values), finish=lambda: None)
 
     module = types.ModuleType("wandb")
     module.__spec__, module.init, module.Settings = ModuleSpec("wandb", None), init, dict

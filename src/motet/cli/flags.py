@@ -176,7 +176,8 @@ def _flags(options: type, experiment: Experiment) -> list[str]:
     for item in dataclasses.fields(options):
         prefix = {"config_": short_name(experiment.algorithm), "world_": "world"}.get(item.name)
         if prefix:
-            names += [f"{prefix}.{inner.name}" for inner in dataclasses.fields(item.default)]  # type: ignore[arg-type]
+            inner = {field.name for field in dataclasses.fields(item.default)}  # type: ignore[arg-type]
+            names += [f"{prefix}.{name}" for name in sorted(inner - {"agents"})]
     return [f"--{name.replace('_', '-')}" for name in names]
 
 

@@ -158,11 +158,14 @@ def _nearest_flag(flag: str, known: Iterable[str]) -> str:
 
     >>> _nearest_flag("--stepps", ["--steps"]), _nearest_flag("--gama", ["--map", "--dqn.gamma"])
     ('--steps', '--dqn.gamma')
+    >>> _nearest_flag("--world.agents", ["--world.game", "--agents"])
+    '--agents'
     """
     whole = {name: name for name in reversed(list(known))}
     without_prefix = {f"--{name.rpartition('.')[2]}": name for name in whole if "." in name}
     names = without_prefix | whole
-    return names.get(nearest(flag, names), "")
+    of_another_group = f"--{flag.rpartition('.')[2]}"
+    return names.get(of_another_group if of_another_group in names else nearest(flag, names), "")
 
 
 def unknown_play_flags(unknown: Sequence[str], known: Iterable[str], command: str) -> str:

@@ -396,8 +396,7 @@ def time_lines(snapshot: Snapshot, lately: bool = False) -> list[Text]:
     lines = [Text(f"{name:<{width}}  {times(spent)}", style="dim") for name, spent in rows[:_PROCESSES_SHOWN]]
     if hidden := len(rows) - len(lines):
         lines.append(Text(f"and {hidden} more processes", style="dim"))
-    if held := _memory(snapshot):
-        lines.append(Text(held, style="dim"))
+    lines += [Text(held, style="dim") for held in (_memory(snapshot), _gpus(snapshot)) if held]
     return [*lines, *([Text(plain(snapshot.bottleneck))] if snapshot.bottleneck else [])]
 
 
@@ -409,6 +408,17 @@ def _memory(snapshot: Snapshot) -> str:
         return ""
     shown = [f"{plain(name)} {format_bytes(held)}" for held, name in known[:_PROCESSES_SHOWN]]
     return f"memory: {', '.join(shown)}, shared {format_bytes(snapshot.shared_bytes)}"
+
+
+def _gpus(snapshot: Snapshot) -> str:
+    """The use of each GPU and of its memory."""
+    shown = []
+    for gpu in snapshot.gpus:
+        busy = "busy: not known" if gpu.utilisation is None else f"busy {gpu.utilisation:.0%}"
+        used, size = gpu.memory_bytes, gpu.memory_limit_bytes
+        held = "" if used is None or size is None else f", {format_bytes(used)} of {format_bytes(size)}"
+        shown.append(f"GPU {gpu.index} {busy}{held}")
+    return "; ".join(shown)
 
 
 def _glued(text: str, ascii_only: bool) -> str:

@@ -8,13 +8,14 @@ import sys
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
 from motet.runs.display import Display, History, display
-from motet.runs.sinks import DisplayChoice, Feed, TensorBoard, Wandb, WandbSettings, wandb_settings
+from motet.runs.sinks import DisplayChoice, EvaluationLines, Feed, TensorBoard, Wandb, WandbSettings, wandb_settings
 from motet.runs.snapshot import Snapshot
 from motet.text import plain
 
@@ -70,9 +71,10 @@ class Show:
             self._screen = feed, display(kind, title, history)
         self._sinks: list[tuple[Feed, _Lazy]] = []
         if run is not None:
-            self._add("tensorboard", lambda: TensorBoard(run / "tensorboard"))
+            self._add("tensorboard", partial(TensorBoard, run / "tensorboard", EvaluationLines(run)))
         if wandb is not None and run is not None:
-            self._add("wandb", lambda: Wandb(run, RunDirectory.open(run).config(), self.say, wandb))
+            lines = EvaluationLines(run)
+            self._add("wandb", lambda: Wandb(run, RunDirectory.open(run).config(), self.say, wandb, lines))
 
     def _add(self, name: str, make: Callable[[], _Sink]) -> None:
         self._sinks.append((Feed(name, self.say), _Lazy(make)))

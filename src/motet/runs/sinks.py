@@ -6,14 +6,16 @@ delays nor ends a run. A sink that raises is reported once and turned off. Snaps
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import netrc
 import os
 import queue
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -21,7 +23,17 @@ from motet.errors import SettingError
 from motet.runs.snapshot import Snapshot
 from motet.text import label, plain, valid
 
-__all__ = ["DisplayChoice", "Feed", "TensorBoard", "Wandb", "WandbSettings", "scalars", "wandb_settings"]
+__all__ = [
+    "DisplayChoice",
+    "EvaluationLines",
+    "Feed",
+    "TensorBoard",
+    "Wandb",
+    "WandbSettings",
+    "evaluated",
+    "scalars",
+    "wandb_settings",
+]
 
 _ROOM = 600  # maximum number of waiting snapshots: ten minutes
 
@@ -75,31 +87,25 @@ class Feed:
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """The numbers of a snapshot that people plot, by ``group/name``; agents are compared within a group.
 
-    ``return``, ``evaluation``, ``length`` and each metric of the learners have one entry for each agent. ``episode`` is
-    what the world measured, ``speed`` and ``time`` are about the run, and ``system`` says whether data flow well. Other
-    counters are in ``metrics.jsonl`` only.
+    ``return`` and ``length`` have one entry for each agent, and ``train`` has the metrics of the learners. ``episode``
+    is what the world measured, ``speed`` and ``time`` are about the run, and ``system`` says whether data flow well.
+    Other counters are in ``metrics.jsonl`` only. Pages sort groups by name, so what a run is judged by comes first.
     """
     agents = [(label(row.name), row) for row in snapshot.agents]
-    for group, values in (
-        ("return", {who: row.mean_return for who, row in agents}),
-        ("evaluation", {who: row.evaluated for who, row in agents}),
-    ):
-        known = {who: value for who, value in values.items() if value is not None}
-        if len(known) == len(values) > 1:
-            yield f"{group}/team", sum(known.values())
-        yield from ((f"{group}/{who}", value) for who, value in known.items())
+    yield from _by_agent("return", {who: row.mean_return for who, row in agents})
     yield from ((f"length/{who}", row.mean_length) for who, row in agents if row.mean_length is not None)
     yield from ((f"episode/{plain(name).replace('/', '.')}", value) for name, value in snapshot.metrics.items())
     for who, row in agents:
         yield from (
-            (f"{plain(name)}/{who}", float(value))
+            (f"train/{plain(name)}.{who}", float(value))
             for name, value in row.metrics.items()
             if not name.startswith("rows_")
         )
     count = max(len(agents), 1)
-    yield "speed/steps_per_s", snapshot.steps_per_s
-    yield "speed/episodes_per_s", snapshot.episodes_per_s
-    yield "speed/updates_per_s", float(sum(row.updates_per_s for row in snapshot.agents))
+    if snapshot.state == "running":  # the time of the last one includes that of the last evaluation
+        yield "speed/steps_per_s", snapshot.steps_per_s
+        yield "speed/episodes_per_s", snapshot.episodes_per_s
+        yield "speed/updates_per_s", float(sum(row.updates_per_s for row in snapshot.agents))
     yield "speed/updates_per_step", sum(row.updates_per_step for _, row in agents) / count
     yield "speed/samples_per_row", sum(row.samples_per_row for _, row in agents) / count
     for role, shares in snapshot.shares_by_role().items():
@@ -112,7 +118,58 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     held = [row.memory_bytes for row in (*snapshot.processes, snapshot.main) if row and row.memory_bytes]
     if held:
         yield "system/memory_mb", (sum(held) + snapshot.shared_bytes) / 1e6
+    for gpu in snapshot.gpus:
+        if gpu.utilisation is not None:
+            yield f"system/gpu_utilisation.{gpu.index}", gpu.utilisation
+        if gpu.memory_bytes is not None:
+            yield f"system/gpu_memory_mb.{gpu.index}", gpu.memory_bytes / 1e6
     yield "system/restarts", float(sum(row.restarts for row in snapshot.processes))
+
+
+def evaluated(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of an evaluation, from its line in ``evaluation.jsonl``, by ``group/name``.
+
+    >>> line = {"step": 9, "team": 3.0, "score": 0.5, "agents": {"a": {"mean": 1.0}, "b": {"mean": 2.0}}}
+    >>> dict(evaluated(line))
+    {'evaluation/team': 3.0, 'evaluation/a': 1.0, 'evaluation/b': 2.0, 'evaluation/score': 0.5}
+    """
+    yield from _by_agent("evaluation", {label(name): float(own["mean"]) for name, own in line["agents"].items()})
+    if line.get("score", line["team"]) != line["team"]:
+        yield "evaluation/score", float(line["score"])
+
+
+def _by_agent(group: str, values: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+    """The known values of the agents and, if there are several agents and all are known, that of the team."""
+    known = {who: value for who, value in values.items() if value is not None}
+    if len(known) == len(values) > 1:
+        yield f"{group}/team", sum(known.values())
+    yield from ((f"{group}/{who}", value) for who, value in known.items())
+
+
+class EvaluationLines:
+    """The lines that are appended to a run's ``evaluation.jsonl`` from now on.
+
+    Args:
+        run: the run directory. It need not exist yet.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / "evaluation.jsonl"
+        self._read = self._path.stat().st_size if self._path.is_file() else 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the lines since the last call; one that is being written comes with the next call."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole + end)
+        found = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):  # damaged: reports say so
+                found.append(json.loads(line))
+        return found
 
 
 class TensorBoard:
@@ -120,26 +177,35 @@ class TensorBoard:
 
     Args:
         folder: the folder for the event files.
+        evaluations: the evaluations of the run. Each is a point at the step whose weights it played.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, evaluations: EvaluationLines | None = None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
         from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
             EventFileWriter,
         )
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        self._bottleneck = ""
+        self._bottleneck, self._evaluations = "", evaluations
         self._writer = EventFileWriter(str(folder), flush_secs=10)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write one point of every curve."""
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
+        for line in self._evaluations.new() if self._evaluations is not None else ():
+            self._add(int(line["step"]), self._points(evaluated(line)))
+        values = self._points(scalars(snapshot))
         if snapshot.bottleneck != self._bottleneck:
             self._bottleneck = snapshot.bottleneck
             values.append(self._text("bottleneck", plain(snapshot.bottleneck)))
+        self._add(snapshot.steps, values)
+
+    def _add(self, step: int, values: list[Any]) -> None:
         summary = self._summary(value=values)
-        self._writer.add_event(self._event(wall_time=time.time(), step=snapshot.steps, summary=summary))
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+
+    def _points(self, values: Iterable[tuple[str, float]]) -> list[Any]:
+        return [self._summary.Value(tag=tag, simple_value=value) for tag, value in values]
 
     def _text(self, tag: str, text: str) -> Any:
         """Return a value that TensorBoard shows on its page of texts."""
@@ -196,6 +262,7 @@ class Wandb:
         config: the settings of the run.
         say: called with one line if the run is logged offline.
         settings: project, name, group and tags of the W&B run.
+        evaluations: the evaluations of the run.
     """
 
     def __init__(
@@ -204,8 +271,11 @@ class Wandb:
         config: Mapping[str, Any],
         say: Callable[[str], None],
         settings: WandbSettings | None = None,
+        evaluations: EvaluationLines | None = None,
     ) -> None:
         import wandb
+
+        self._evaluations = evaluations
 
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not _has_login():
@@ -227,8 +297,11 @@ class Wandb:
             raise SettingError("wandb: Weights & Biases is not installed; pip install wandb, or leave out --wandb")
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write one point of every curve."""
-        self._run.log(dict(scalars(snapshot)), step=snapshot.steps)
+        """Write one point of every curve. Its steps only grow, so an evaluation has its own step as a number."""
+        values = dict(scalars(snapshot))
+        for line in self._evaluations.new() if self._evaluations is not None else ():
+            values |= {**dict(evaluated(line)), "evaluation/step": float(line["step"])}
+        self._run.log(values, step=snapshot.steps)
 
     def close(self) -> None:
         """Write buffered data and close."""

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from motet.system.gpus import GpuUse
+
 __all__ = ["ACTIVITIES", "WAITS", "AgentRow", "PartnerRow", "ProcessRow", "Snapshot", "Wait", "Work"]
 
 
@@ -167,6 +169,8 @@ class Snapshot:
     """Agents that act by given policies. They are not among ``agents``, which learn."""
     shared_bytes: int = 0
     """Size of the memory that the processes share: replays, publications, vaults and the board."""
+    gpus: list[GpuUse] = field(default_factory=list)
+    """The use of this machine's GPUs; empty if there are none, or if their driver does not answer."""
     episodes_per_s: float = 0.0
     """Episodes per second of the agent with the most episodes."""
     main: ProcessRow | None = None

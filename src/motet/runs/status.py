@@ -20,6 +20,7 @@ from motet.errors import CorruptionError, SettingError
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import AgentRow, PartnerRow, ProcessRow, Snapshot
 from motet.system.files import file_name
+from motet.system.gpus import GpuUse
 from motet.text import typed
 
 __all__ = [
@@ -148,6 +149,7 @@ def snapshot_from(plain: Mapping[str, Any]) -> Snapshot:
         "agents": agents,
         "processes": processes,
         "partners": partners,
+        "gpus": [GpuUse(**_known(GpuUse, row)) for row in plain.get("gpus", [])],
         "main": None if main is None else ProcessRow(**_known(ProcessRow, main)),
     }
     return Snapshot(**{**_known(Snapshot, plain), **known})

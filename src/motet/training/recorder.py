@@ -218,7 +218,7 @@ class Recorder:
         snapshot = self._snapshots.snapshot(state)
         snapshot.fell_back, snapshot.late_draws = self._run.fell_back, self._note_late_draws()
         snapshot.episodes_lost, snapshot.metrics_lost = self._episodes.lost, self._episodes.metrics_lost
-        snapshot.metrics = self._episodes.metrics()
+        snapshot.metrics, snapshot.gpus = self._episodes.metrics(), self._run.gpus.newest()
         if self._directory is not None:
             with self._writing():
                 self._directory.append_line("metrics.jsonl", snapshot.as_dict())

@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from motet.runs.status import hold, read_history
 from motet.runs.trust import make_importable
 from motet.system.child import check_main_guard
 from motet.system.devices import idle_device
+from motet.system.gpus import GpuMeter
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
@@ -313,6 +314,8 @@ class Run:
     fell_back: str = ""
     """Why the run fell back to the serial engine; empty if it did not."""
     has_begun: bool = False
+    gpus: GpuMeter = field(default_factory=GpuMeter)
+    """The use of this machine's GPUs."""
 
     @property
     def path(self) -> Path | None:
@@ -428,14 +431,15 @@ def _play(run: Run) -> Result:
             run.message(_RESUMED)
     else:
         _warn_of_flattened_pictures(run)
-    if run.settings.engine == "ray":
-        return engines.play_on_cluster(run)
-    if run.settings.engine == "processes":
-        try:
-            return engines.play_in_processes(run)
-        except (UnpicklableError, StartError) as error:
-            run.fall_back(error)
-    return engines.play_serially(run)
+    with run.gpus.reading(run.settings.metrics_every_s):
+        if run.settings.engine == "ray":
+            return engines.play_on_cluster(run)
+        if run.settings.engine == "processes":
+            try:
+                return engines.play_in_processes(run)
+            except (UnpicklableError, StartError) as error:
+                run.fall_back(error)
+        return engines.play_serially(run)
 
 
 def _about_devices(roster: Roster) -> str:
