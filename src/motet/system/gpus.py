@@ -49,7 +49,7 @@ class GpuMeter:
 
     @contextlib.contextmanager
     def reading(self, every_s: float) -> Iterator[None]:
-        """Ask every so many seconds within the block, or less often if an answer takes long; never without a driver."""
+        """Ask every ``every_s`` seconds within the block, more rarely if answers take long; never without a driver."""
         command = _command(os.environ)
         if not command:
             yield
