@@ -55,7 +55,7 @@ def everything(**told):
     return policy
 
 
-def test_a_factory_is_told_what_it_has_parameters_for() -> None:
+def test_a_factory_gets_the_arguments_for_which_it_has_parameters() -> None:
     offered = {"observation_space": SPACE, "action_space": ACTIONS, "agent": "a", "world": {"size": 3}}
     assert PolicySpec(Curious).make(**offered).told == ("a", ACTIONS, {"size": 3})
     assert PolicySpec(Curious, {"agent": "mine", "action": 2}).make(**offered).told[0] == "mine"

@@ -36,7 +36,7 @@ def slot_words(publication):
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("n", [1, 5, 40_000])  # the last is copied without the interpreter's lock
-def test_what_is_published_is_what_is_taken(slots, checked, n):
+def test_subscribers_read_what_was_published(slots, checked, n):
     publication = Publication(n, HEADER, slots=slots, checked=checked)
     publisher, subscriber = publication.publisher(), publication.subscriber()
     assert not subscriber.refresh()
@@ -161,7 +161,7 @@ def test_a_reader_that_meets_a_write_keeps_what_it_has(slots):
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_a_successor_goes_on_after_a_death_inside_publish(slots):
+def test_a_restarted_publisher_continues_after_a_death_inside_publish(slots):
     publication = Publication(5, HEADER, slots=slots)
     publisher, subscriber = publication.publisher(), publication.subscriber()
     for version in (1, 2, 3):
@@ -179,7 +179,7 @@ def test_a_successor_goes_on_after_a_death_inside_publish(slots):
         assert reader.refresh() and (reader.version, reader["epsilon"], reader.weights[0]) == (4, 4.0, 4.0)
 
 
-def test_a_successor_never_gives_a_version_that_somebody_saw_to_other_weights():
+def test_a_restarted_publisher_never_reuses_a_version_number_that_was_read():
     """The predecessor died when the slot was complete, but before it could say so."""
     publication = Publication(5, slots=1)
     publisher = publication.publisher()

@@ -395,7 +395,7 @@ def test_each_agent_is_in_the_legend_of_the_curves():
 @FEW
 @given(odd)
 @example("[/red]\ud800\x1b[2J\nsecond line")
-def test_the_log_of_a_run_has_one_line_for_each_that_was_said(tmp_path_factory, line):
+def test_the_log_of_a_run_has_one_line_for_each_message(tmp_path_factory, line):
     folder = tmp_path_factory.mktemp("run")
     (folder / "logs").mkdir()
 
@@ -470,7 +470,7 @@ class Rude:
 
 
 @pytest.mark.parametrize("text", ["[/red] no such tag", "half \ud800 of one", "\x1b[2Jgone\x07", "[link=x]"])
-def test_what_a_policy_raises_is_in_the_table_the_page_and_the_file(text, tmp_path):
+def test_exceptions_of_policies_are_in_the_table_the_page_and_the_file(text, tmp_path):
     named = f"team[a] {text}"
     result = motet.evaluate("matrix", [Rude(named, text), "random"], episodes=2)
     out, _ = printed(lambda: eval_command.show(result))
@@ -484,7 +484,7 @@ def test_what_a_policy_raises_is_in_the_table_the_page_and_the_file(text, tmp_pa
     assert_page(result.html(), result.names)
 
 
-def test_a_tournament_of_odd_names_goes_on_where_it_stopped(tmp_path):
+def test_a_tournament_with_odd_names_continues_where_it_stopped(tmp_path):
     policies = [Rude("\ud83d\ude00 [/red]", "\ud800"), "random"]
     first = motet.tournament("matrix", policies, rounds=2, dir=tmp_path)
     lines = (tmp_path / "games.jsonl").read_bytes().splitlines(keepends=True)

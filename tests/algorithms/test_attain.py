@@ -172,7 +172,7 @@ def test_lockstep_is_serial():
         np.testing.assert_array_equal(value, lockstep.agents["robot_0"][part], err_msg=part)
 
 
-def test_what_is_wrong_is_named(tmp_path):
+def test_wrong_settings_are_named(tmp_path):
     world = UniformHumans(Bushes(horizon=3))
     with pytest.raises(SettingError, match="still must be an action of every human, below 5, got 5"):
         AttainConfig(still=5).replay(*spaces(world))

@@ -170,7 +170,7 @@ def test_stacked_losses_are_computed_bit_for_bit_too(name: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_crosses_is_counted(name: str) -> None:
+def test_copies_between_device_and_host_are_counted(name: str) -> None:
     _, _, actions, there, back = CASES[name]
     device, rng = PoisonedDevice(), np.random.default_rng(3)
     algorithm, batch = learner(name, 2, device)
@@ -193,7 +193,7 @@ def test_what_crosses_is_counted(name: str) -> None:
     assert crossed(algorithm.load) == Counter(there=1 + optimisers)
 
 
-def test_the_device_of_the_tests_catches_what_strays() -> None:
+def test_the_test_device_detects_uncounted_copies() -> None:
     device, array = PoisonedDevice(), np.arange(3, dtype="float32")
     there = device.to_device(array)
     assert np.isnan(array).all()

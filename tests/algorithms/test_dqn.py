@@ -95,7 +95,7 @@ class Naive:
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_updates_equal_those_by_the_book(options: dict[str, Any], masked: bool) -> None:
+def test_updates_equal_those_of_a_textbook_implementation(options: dict[str, Any], masked: bool) -> None:
     config = replace(SMALL, **options)
     agents = 2
     dqn = config.build(OBSERVATIONS, ACTIONS, agents, seeds=[3, 4])
@@ -133,7 +133,7 @@ def test_stacked_equals_separate() -> None:
             np.testing.assert_allclose(update.metrics[name][agent], single.metrics[name][0], rtol=1e-4)
 
 
-def test_saved_and_loaded_goes_on_bit_for_bit() -> None:
+def test_saved_and_loaded_continues_bit_for_bit() -> None:
     first = SMALL.build(OBSERVATIONS, ACTIONS, 2, [1, 2])
     second = SMALL.build(OBSERVATIONS, ACTIONS, 2, [8, 9])
     batch = random_batch(SMALL, 2, 0)
@@ -169,7 +169,7 @@ def test_agents_of_one_stack_may_have_done_different_numbers_of_updates() -> Non
         np.testing.assert_allclose(stacked.state[agent], alone[agent].state[0], rtol=1e-4, atol=1e-6)
 
 
-def test_a_terminated_transition_does_not_look_behind_its_end() -> None:
+def test_a_terminated_transition_does_not_bootstrap() -> None:
     batch = random_batch(SMALL, 1, 0)
     batch.discount[:] = 0
     results = []
@@ -235,7 +235,7 @@ def test_exploration_draws_the_same_whatever_the_weights() -> None:
     assert set(seen[0]) == {0, 2} and 0.45 < share < 0.55
 
 
-def test_epsilon_travels_with_the_weights() -> None:
+def test_epsilon_is_published_with_the_weights() -> None:
     config = replace(SMALL, epsilon=Linear(1.0, 0.0, steps=100))
     dqn = config.build(OBSERVATIONS, ACTIONS, 1, [1])
     dqn.update(random_batch(config, 1, 0), [0])
@@ -309,14 +309,14 @@ def test_contradictions_raise(wrong: dict[str, Any]) -> None:
         replace(SMALL, **wrong)
 
 
-def test_spaces_it_cannot_act_in_raise() -> None:
+def test_spaces_that_dqn_does_not_support_raise() -> None:
     with pytest.raises(SettingError, match="Discrete"):
         SMALL.behaviour(OBSERVATIONS, Box(0, 1, (2,)))
     with pytest.raises(SettingError, match="seeds"):
         SMALL.build(OBSERVATIONS, ACTIONS, 2, [1])
 
 
-def test_sizes_are_known_before() -> None:
+def test_sizes_are_known_before_the_learner_is_built() -> None:
     sizes, dqn = SMALL.sizes(OBSERVATIONS, ACTIONS), SMALL.build(OBSERVATIONS, ACTIONS, 2, [1, 2])
     assert dqn.state.shape == (2, sizes.state) and dqn.n_weights == sizes.weights
     assert dqn.counters.shape == (2, sizes.counters) and dqn.random.shape == (2, sizes.random)
@@ -324,7 +324,7 @@ def test_sizes_are_known_before() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"dueling": True, "prioritised": True}])
-def test_it_learns_the_identity(options: dict[str, Any]) -> None:
+def test_dqn_learns_the_identity(options: dict[str, Any]) -> None:
     """The observation names the best action."""
     config = DQNConfig(hidden=(32,), batch_size=32, min_rows=32, learning_rate=3e-3, gamma=0.0, **options)
     space, actions = Box(0, 1, (4,)), Discrete(4)

@@ -161,7 +161,7 @@ def test_a_row_of_a_grid_takes_less_than_a_kilobyte():
     assert spec.row_bytes < 1000, spec.row_bytes
 
 
-def test_a_row_says_what_the_model_says(corridor):
+def test_a_row_agrees_with_the_model(corridor):
     world, graph = corridor
     coded, model = world.coded, world.coded.model
     states = open_states(graph, 12, seed=1)
@@ -251,7 +251,7 @@ def test_several_robots_are_one_mind():
 
 
 @pytest.mark.parametrize("tables", [False, True])
-def test_learning_goes_on_bit_for_bit_from_a_saved_state(corridor, tables):
+def test_learning_continues_bit_for_bit_from_a_saved_state(corridor, tables):
     world, graph = corridor
     config = EmpowerConfig(tables=tables, stages=Stages({"a": 3, "b": None}, by="updates"), beta=5.0, target_every=4,
                            **SMALL)  # fmt: skip
@@ -301,7 +301,7 @@ def test_rows_below_the_age_floor_teach_nothing(corridor, tables):
     assert targets.row_weight.flatten().tolist() == [1.0] * 16, "all rows are too old, so all count"
 
 
-def test_rows_say_by_which_weights_they_were_made(corridor):
+def test_rows_record_the_updates_of_their_weights(corridor):
     world, graph = corridor
     config = EmpowerConfig(oldest=Linear(0, 100, 10, by="updates"), **SMALL)
     behaviour = config.behaviour(*spaces(world))
@@ -344,7 +344,7 @@ def test_agents_of_a_stack_learn_as_they_do_alone(corridor):
     assert both.counters.tolist() == [[5, 3], [4, 2]]
 
 
-def test_lockstep_is_serial_and_a_resumed_run_goes_on(tmp_path):
+def test_lockstep_is_serial_and_a_resumed_run_continues_bit_for_bit(tmp_path):
     """World, stages, beta and the model's rows: everything that a run has."""
     config = EmpowerConfig(
         stages=Stages({"attainment": 20, "values": 30, "full": None}, ("full",), "updates"),
@@ -428,7 +428,7 @@ def test_the_exact_tables_have_no_gap():
     assert gap.random_error > 0.01
 
 
-def test_a_random_robot_has_gone_no_part_of_the_way():
+def test_a_random_robot_has_made_no_progress():
     world = OneMind(Bushes(horizon=3))
     config = EmpowerConfig(beta=0.0, stages=Stages(), **SMALL)
     behaviour = loaded(config, world, config.build(*spaces(world), agents=1, seeds=[0]).state[0])
@@ -440,7 +440,7 @@ def test_a_random_robot_has_gone_no_part_of_the_way():
     assert gap.policy_error == pytest.approx(gap.random_error)
 
 
-def test_evaluations_tell_how_far_the_robot_is(tmp_path):
+def test_evaluations_record_the_progress_of_the_robot(tmp_path):
     config = EmpowerConfig(stages=Stages(), beta=5.0, **SMALL)
     settings = Settings(steps=160, engine="serial", evaluate_every=80, evaluate_episodes=2, score=share_of_the_way)
     train(functools.partial(Bushes, horizon=3), config, settings, run=tmp_path / "run")
@@ -563,7 +563,7 @@ def test_humans_without_power_are_named():
         train(lambda: Nowhere(horizon=3), config, Settings(engine="serial", steps=400))
 
 
-def test_what_cannot_be_learned_is_refused():
+def test_models_that_cannot_be_learned_are_refused():
     plain = OneMind(Bushes())
     with pytest.raises(SettingError, match=r"profiles must be 'drawn' .* got 'all' with 125"):
         EmpowerConfig(profiles="all").replay(*spaces(OneMind(Bushes("HR.H.H"))))

@@ -81,7 +81,7 @@ def test_quantile_loss_equals_the_loop(kappa: float) -> None:
     "options", [{}, {"head": (10,)}, {"head": (10,), "double": False}, {"double": False}, {"prioritised": True}]
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_updates_equal_those_by_the_book(options: dict[str, Any], masked: bool) -> None:
+def test_updates_equal_those_of_a_textbook_implementation(options: dict[str, Any], masked: bool) -> None:
     config = replace(SMALL, **options)
     iqn = config.build(OBSERVATIONS, ACTIONS, 1, seeds=[3])
     online, target = Naive(config, iqn.weights()[0]), Naive(config, iqn.weights()[0])
@@ -134,7 +134,7 @@ def test_stacked_equals_separate(config: IQNConfig) -> None:
         np.testing.assert_allclose(stacked.state[agent], alone.state[0], rtol=1e-4, atol=1e-6)
 
 
-def test_saved_and_loaded_goes_on_bit_for_bit() -> None:
+def test_saved_and_loaded_continues_bit_for_bit() -> None:
     first, second = (SMALL.build(OBSERVATIONS, ACTIONS, 2, seeds) for seeds in ([1, 2], [8, 9]))
     batch = random_batch(SMALL, 2, 0)
     for _ in range(4):
@@ -173,13 +173,13 @@ def test_contradictions_raise() -> None:
             replace(SMALL, **wrong)
 
 
-def test_sizes_are_known_before() -> None:
+def test_sizes_are_known_before_the_learner_is_built() -> None:
     sizes, iqn = SMALL.sizes(OBSERVATIONS, ACTIONS), SMALL.build(OBSERVATIONS, ACTIONS, 2, [1, 2])
     assert isinstance(iqn, IQN) and iqn.state.shape == (2, sizes.state) and iqn.n_weights == sizes.weights
     assert iqn.counters.shape == (2, sizes.counters) and iqn.random.shape == (2, sizes.random)
 
 
-def test_it_learns_the_identity_and_the_spread() -> None:
+def test_iqn_learns_the_identity_and_the_quantiles() -> None:
     """The observation names the best action; rewards are noisy, and the quantiles tell how much."""
     config = IQNConfig(hidden=(32,), batch_size=32, min_rows=32, learning_rate=3e-3, gamma=0.0)
     space, actions = Box(0, 1, (4,)), Discrete(4)

@@ -381,7 +381,7 @@ def broken(**methods: Any) -> Any:
         ),
     ],
 )
-def test_what_breaks_a_rule_is_refused_before_the_run(methods: Any, says: str) -> None:
+def test_losses_that_break_a_rule_are_refused_before_the_run(methods: Any, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         broken(**methods).sizes(VECTOR, N)
 

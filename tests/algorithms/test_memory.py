@@ -225,7 +225,7 @@ def _fetched(ppo: Any, batch: Any) -> Any:
     return rows
 
 
-def test_values_do_not_look_across_the_end_of_an_episode():
+def test_values_do_not_depend_on_the_previous_episode():
     """What was seen in the episode before changes nothing in the next one; what was seen in it, does."""
     config = PPOConfig(memory="gru", **SMALL)
     ppo = config.build(VECTOR, N, 1, [1])

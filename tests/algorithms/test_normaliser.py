@@ -56,7 +56,7 @@ def test_counts_beyond_what_a_float32_holds_are_exact() -> None:
     assert normaliser.count.item() == 2**26 + 3
 
 
-def test_both_halves_compute_the_same_bits() -> None:
+def test_actors_and_learners_normalise_with_the_same_bits() -> None:
     places, normaliser, rows = fresh(4)
     rng = np.random.default_rng(0)
     normaliser.update(torch.from_numpy((100 + 7 * rng.normal(size=(1, 50, 4))).astype(np.float32)))
@@ -99,7 +99,7 @@ def test_an_update_works_with_the_statistics_that_were_published() -> None:
         assert not np.array_equal(td3.weights()[0][:10], published[:10])
 
 
-def test_it_freezes_at_a_stage_and_each_agent_by_its_own_steps() -> None:
+def test_statistics_freeze_at_a_stage_by_each_agents_own_steps() -> None:
     config = replace(CONFIG, stages=Stages({"ramp": 10, "full": None}), freeze_normaliser_on_stage="full")
     td3 = config.build(SEEN, DONE, 2, [0, 1])
     batch = stacked_batch(SEEN, DONE, config.replay(SEEN, DONE), 2)

@@ -117,7 +117,7 @@ def test_without_a_lag_they_are_generalised_advantages_exactly():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_broken_row_is_what_the_row_before_it_leads_to():
+def test_the_value_of_a_broken_row_is_the_bootstrap_value():
     """Its value stands for the rest of the episode, and nothing of the next episode reaches back over it."""
     reward, valid = np.array([1.0, 2.0, 0.0, 100.0]), np.array([True, True, False, True])
     discount, values = np.array([0.5, 0.5, 0.0, 0.5]), np.array([0.0, 0.0, 8.0, 50.0, 70.0])
@@ -249,7 +249,7 @@ def test_the_gradient_under_masks_is_that_of_the_loss(name, monkeypatch):
 
 
 @pytest.mark.parametrize("clip_value", [None, 0.1])
-def test_what_lies_beyond_a_clip_is_left_alone(clip_value, monkeypatch):
+def test_rows_beyond_the_clip_range_get_no_gradient(clip_value, monkeypatch):
     """A step in the middle of an update: some ratios and values have moved further than they may."""
     config = PPOConfig(**SMALL, clip_value=clip_value)
     ppo, rng = config.build(OBSERVATIONS, Discrete(4), agents=2, seeds=[1, 2]), np.random.default_rng(0)
@@ -302,11 +302,11 @@ def test_rows_of_an_older_policy_weigh_less():
 
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("name", ACTIONS)
-def test_it_keeps_the_contract(name, normalise):
+def test_ppo_keeps_the_contract(name, normalise):
     check_algorithm(PPOConfig(**SMALL, normalise=normalise), OBSERVATIONS, ACTIONS[name])
 
 
-def test_it_keeps_the_contract_with_masks_frames_and_schedules():
+def test_ppo_keeps_the_contract_with_masks_frames_and_schedules():
     rate, clip = Linear(1e-3, 0.0, 10), Linear(0.2, 0.0, 10)
     config = PPOConfig(**SMALL, n_frames=3, learning_rate=rate, clip=clip, clip_value=0.2)
     check_algorithm(config, OBSERVATIONS, Discrete(4), masked=True)
@@ -370,7 +370,7 @@ def test_masks_of_all_spaces_are_kept_to(name):
     assert not all(form.allows(mask, action) for mask, action in zip(masks, unstack_nest(free), strict=True))
 
 
-def test_what_a_mask_forbids_is_never_drawn():
+def test_masked_values_are_never_drawn():
     rng, masks = np.random.default_rng(0), np.tile([False, True, False, True, False], (50_000, 1))
     logits = np.tile(np.array([50, 0, 50, 0, 50], "f4"), (50_000, 1))
     done, extra = actions_of(Discrete(5)).draw(logits, None, masks, rng)
@@ -449,7 +449,7 @@ def test_bad_settings_are_refused(settings, message):
         PPOConfig(**settings)
 
 
-def test_spaces_it_cannot_act_in_are_refused():
+def test_spaces_that_ppo_does_not_support_are_refused():
     config = PPOConfig()
     with pytest.raises(
         SettingError,

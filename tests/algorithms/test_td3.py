@@ -146,7 +146,7 @@ def parts(td3: TD3, agent: int) -> dict[str, np.ndarray]:
         {"target_noise": 0.8, "target_noise_clip": 0.3},
     ],
 )
-def test_updates_equal_those_by_the_book(options: dict[str, Any]) -> None:
+def test_updates_equal_those_of_a_textbook_implementation(options: dict[str, Any]) -> None:
     config, seeds = replace(SMALL, **options), [3, 4]
     td3 = config.build(SEEN, DONE, 2, seeds)
     naive = [Naive(td3, agent, seed) for agent, seed in enumerate(seeds)]
@@ -321,7 +321,7 @@ def test_the_random_stream_depends_on_neither_weights_nor_noise() -> None:
     np.testing.assert_array_equal(after[0], after[1])
 
 
-def test_what_travels_with_the_weights() -> None:
+def test_header_values_are_published_with_the_weights() -> None:
     stages = Stages({"warm_up": 100, "ramp": 100, "full": None})
     noise = Staged({"warm_up": 1.0, "ramp": Linear(1.0, 0.5, 100), "full": 0.1})
     td3 = replace(SMALL, stages=stages, noise=noise).build(SEEN, DONE, 1, [3])
@@ -366,7 +366,7 @@ def test_other_actions_are_refused(space: Any) -> None:
         SMALL.replay(SEEN, DONE, masked=True)
 
 
-def test_noise_that_lasts_has_the_same_spread_and_the_given_memory():
+def test_correlated_noise_has_the_same_deviation_and_the_given_autocorrelation():
     config = TD3Config(hidden=(4,), noise=0.1, noise_memory=0.9)
     behaviour, white = config.behaviour(SEEN, DONE), TD3Config(hidden=(4,), noise=0.1).behaviour(SEEN, DONE)
     learnt = config.build(SEEN, DONE, 1, [0])

@@ -199,7 +199,7 @@ def test_a_party_lives_elsewhere_and_ends_with_its_stage() -> None:
     eventually_gone({pid})
 
 
-def test_what_goes_wrong_in_a_party_comes_home() -> None:
+def test_errors_in_a_party_are_raised_in_the_bench() -> None:
     with Stage() as stage:
         with pytest.raises(Missing, match="is ill"):
             stage.party(Pupil, False)
@@ -222,5 +222,5 @@ def test_copy_rows_copies_and_checks() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(2971234.0, "2.97 M"), (999.7, "1000"), (8412.3, "8.41 k"), (7.912, "7.91"), (0.0313, "0.0313")]
 )
-def test_numbers_for_people(value: float, text: str) -> None:
+def test_numbers_are_formatted(value: float, text: str) -> None:
     assert _number(value) == text

@@ -90,7 +90,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lib"
 
 
-def test_what_is_installed_has_no_benchmarks_and_says_so(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_says_that_it_has_no_benchmarks(installed: Path, tmp_path: Path) -> None:
     assert {path.name for path in installed.iterdir()} == {"motet"}
     assert (installed / "motet" / "cli" / "bench.py").is_file()
     assert not [path for path in installed.rglob("*") if path.name in ("benchmarks", "_bench")]

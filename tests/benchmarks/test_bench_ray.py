@@ -72,7 +72,7 @@ def test_each_side_is_measured_in_its_fastest_way(tmp_path: Path) -> None:
     json.loads(result.as_json())
 
 
-def test_where_rllib_is_missing_the_reader_is_told_what_to_do(tmp_path: Path) -> None:
+def test_without_rllib_a_message_says_what_to_do(tmp_path: Path) -> None:
     peer, log = stand_in(tmp_path, {"ray": "9.9", "dm-tree": None})
     result = compared(peer)
     assert "dm-tree" in result.skipped["RLlib"] and "--rllib-python" in result.skipped["RLlib"]
@@ -104,7 +104,7 @@ def test_the_program_for_rllib_needs_nothing_of_motet() -> None:
     assert "ray" in versions and set(versions.values()) == {None}
 
 
-def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
+def test_paths_that_are_not_a_python_interpreter_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"rllib_python must be a Python interpreter, got .*nowhere"):
         bench._Peer(tmp_path / "nowhere")
 

@@ -21,7 +21,7 @@ def test_if_messages_cost_nothing_worlds_and_learners_decide():
     assert slow["steps/s"] == pytest.approx(500, rel=0.01) and slow["updates/s"] == pytest.approx(250, rel=0.01)
 
 
-def test_what_messages_take_is_missing():
+def test_time_for_messages_reduces_the_steps():
     costs = replace(FREE, send_s=0.002, take_s=0.001, update_s=0.0001)
     found = simulate(Plan(4, 2, 4, block_age_s=0.05), costs, 10)
     blocks_s = 1 / 0.053  # of each of eight links, about

@@ -50,7 +50,7 @@ def run(trained, tmp_path):
     return tmp_path / "run"
 
 
-def test_train_leaves_a_run_and_says_how_to_go_on(trained):
+def test_train_leaves_a_run_and_prints_the_next_commands(trained):
     run, out = trained
     assert re.fullmatch(r"treasure_hunt-dqn-\d{4}-\d\d-\d\d-1", run.name)
     assert "400 of 400 steps (100%)" in out and "done after 400 steps" in out
@@ -72,7 +72,7 @@ def test_train_leaves_a_run_and_says_how_to_go_on(trained):
     assert not is_alive(run)
 
 
-def test_resume_goes_on_in_the_same_directory(run, capsys):
+def test_resume_continues_in_the_same_directory(run, capsys):
     assert main(["resume", str(run)]) == 2
     assert "has already done its 400 steps" in capsys.readouterr().err
     assert main(["resume", str(run), "--steps", "100"]) == 0
@@ -85,7 +85,7 @@ def test_resume_goes_on_in_the_same_directory(run, capsys):
     assert lines[-1]["steps"] == 500 and any(line["steps"] == 400 for line in lines)
 
 
-def test_status_tells_who_is_there(run, capsys):
+def test_status_shows_agents_and_processes(run, capsys):
     assert main(["status", str(run)]) == 0
     out = capsys.readouterr().out
     for word in ("done", "agent_2", "actor-0", "learner-0", "ended", "400 of 400 steps", "checkpoints at steps"):
@@ -266,7 +266,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("arguments", NONSENSE)
-def test_nonsense_gets_one_line_and_leaves_nothing(arguments, tmp_path, monkeypatch, capsys):
+def test_invalid_commands_get_one_line_and_leave_no_files(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     Path("file").write_text("")
@@ -322,7 +322,7 @@ def test_a_world_that_cannot_be_drawn_is_trained_all_the_same(world, words, tmp_
     assert f"none: {words}" in out and "motet resume mine" in out
 
 
-def test_a_run_without_an_update_says_so(tmp_path, monkeypatch, capsys):
+def test_a_run_without_an_update_warns(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "matrix", *TINY[:-1], "5000", "--steps", "60", "--run", "mine"]) == 0
     assert "no update was due yet for player_0, player_1: a learner waits for min_rows" in capsys.readouterr().out
@@ -398,7 +398,7 @@ def test_new_directories_never_collide(tmp_path):
     assert [name[-2:] for name in names] == ["-1", "-2", "-3"]
 
 
-def test_a_run_from_python_that_cannot_be_written_down_says_how_to_go_on(tmp_path):
+def test_a_run_whose_world_cannot_be_recorded_says_how_to_resume_it(tmp_path):
     from motet.algorithms import DQNConfig
     from motet.training.run import train
     from motet.training.settings import Settings

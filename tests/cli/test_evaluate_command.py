@@ -31,7 +31,7 @@ def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
-def test_the_table_the_page_the_file_and_the_picture(tmp_path, capsys):
+def test_eval_writes_table_page_file_and_video(tmp_path, capsys):
     flags = ["-p", "random", "-p", "forager,proportion=2", "--seed", "3"]
     files = ["--html", "report.html", "--out", "result.json", "--video", "episode.gif", "--film", "2"]
     assert cli.main([*HUNT, *flags, *files]) == 0
@@ -131,7 +131,7 @@ def test_the_ending_of_a_video_is_checked_before_the_work(name, why, monkeypatch
     assert why in capsys.readouterr().err
 
 
-def test_mistakes_are_told_in_words(capsys):
+def test_mistakes_get_clear_errors(capsys):
     for given, why in (
         (["eval"], "or 'module:attribute', got none"),
         (["eval", "matrix"], "policy must be given at least once"),
@@ -164,7 +164,7 @@ def test_a_run_of_other_agents_says_what_can_be_typed(capsys):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_an_interrupted_tournament_says_how_to_go_on(kept, monkeypatch, capsys):
+def test_an_interrupted_tournament_says_how_to_continue(kept, monkeypatch, capsys):
     from motet.cli import tournament
 
     def interrupted(*given, **more):
@@ -178,7 +178,7 @@ def test_an_interrupted_tournament_says_how_to_go_on(kept, monkeypatch, capsys):
     assert ("use --dir to continue" in shown) == (not kept)
 
 
-def test_a_tournament_by_command_goes_on(capsys):
+def test_the_same_command_continues_a_tournament(capsys):
     given = ["tournament", "matrix", "--world.turns", "5", "-p", "tit_for_tat", "-p", "random"]
     given += ["-p", "constant,kw.action=1,name=defector", "--rounds", "2", "--dir", "cup"]
     assert cli.main(given) == 0
@@ -266,7 +266,7 @@ class Loud(playing.Counting):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_what_policies_print_is_no_part_of_the_result(jobs):
+def test_output_of_policies_is_not_part_of_the_result(jobs):
     command = [sys.executable, "-m", "motet.cli", "eval", "treasure_hunt", "-p", "test_evaluate_command:Loud"]
     done = subprocess.run(
         [*command, "-n", "2", "--world.turns", "5", "--jobs", jobs, "--format", "json"],
@@ -320,7 +320,7 @@ class Falters:
 
 @pytest.mark.parametrize("stand_in", ["noop", "forfeit"])
 @pytest.mark.parametrize(("options", "code"), [("", 0), (",kw.seat=player_0,kw.seeds=1", 0), (",kw.seeds=1", 1)])
-def test_who_fails_wherever_it_sits_is_an_error(options, code, stand_in, capsys):
+def test_a_policy_that_fails_on_every_seat_is_an_error(options, code, stand_in, capsys):
     if stand_in == "forfeit" and "seat" in options:
         code = 1  # no episode of it counts
     given = ["eval", "matrix", "--world.turns", "3", "-n", "8", "-p", f"test_evaluate_command:Falters{options}"]

@@ -202,7 +202,7 @@ def test_whole_numbers_may_be_written_as_people_write_them(given, steps, tmp_pat
 
 
 @pytest.mark.parametrize("given", ["1.5", "x", "1e-2", "inf", "1e999"])
-def test_what_is_not_a_whole_number_is_refused(given, capsys):
+def test_values_that_are_not_whole_numbers_are_refused(given, capsys):
     with pytest.raises(SystemExit):
         main(["train", "matrix", "--steps", given])
     assert f"expected a whole number, got '{given}'" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_rows_arrive_as_they_were_written_and_a_second_time_they_do_not():
     assert set(batch.version.tolist()) == {7} and set(batch.reward.tolist()) <= set(range(9))
 
 
-def test_who_has_a_successor_is_refused_and_counted_and_lost_rows_are_counted():
+def test_rows_of_replaced_actors_are_refused_and_counted_and_lost_rows_are_counted():
     roster, host = learner()
     host.join(0, 0, nothing(roster), [0, 0])
     pieces, data = block(roster, 10)
@@ -232,7 +232,7 @@ def all_done(result, steps):
 
 
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
-def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, name):
+def test_dead_processes_are_replaced_and_steps_are_counted_correctly(two_nodes, tmp_path, name):
     gate = tmp_path / "gate"
     # Both actors stop after 75 turns of an episode with 100; of those of both, 140 have come to the learners.
     watch = kill_when(name, 140, lambda pid: (end(pid), gate.touch()))
@@ -252,7 +252,7 @@ def test_whoever_dies_is_replaced_and_the_steps_are_right(two_nodes, tmp_path, n
     assert RunDirectory(tmp_path / "run").steps()[-1] == result.steps
 
 
-def test_a_run_goes_on_from_its_checkpoint(two_nodes, tmp_path):
+def test_a_run_is_resumed_from_its_checkpoint(two_nodes, tmp_path):
     train(WORLD, StandIn(), settings(steps=400, updates_per_step=1.0, keep_replay=True), run=tmp_path / "run")
     result = resume(tmp_path / "run", steps=300, world=WORLD, algorithm=StandIn(), trust=True)
     assert result.state == "done" and result.steps == 700
@@ -350,7 +350,7 @@ class Broken(TreasureHunt):
         super().step(action)
 
 
-def test_what_a_world_raises_comes_home(two_nodes):
+def test_an_exception_of_a_world_on_a_cluster_is_reported(two_nodes):
     from motet.errors import ChildError
 
     with pytest.raises(ChildError, match="the cellar is flooded"):

@@ -145,7 +145,7 @@ def scene(tmp_path):
         one.close()
 
 
-def test_a_learner_s_successor_goes_on_from_its_state_and_counts_what_is_gone(scene):
+def test_restarted_learner_continues_from_the_saved_state_and_counts_lost_rows(scene):
     s = scene()
     for actor, rows in ((0, 300), (1, 100)):
         s.join(actor)
@@ -201,7 +201,7 @@ def test_learners_that_restart_on_a_device_learn_what_the_cpu_does(tmp_path):
     assert states[0] == states[1]
 
 
-def test_the_version_that_is_shown_does_not_fall_while_a_successor_begins(scene):
+def test_the_displayed_version_does_not_decrease_while_a_learner_restarts(scene):
     s = scene()
     s.join(0)
     s.write(0, 300)
@@ -257,7 +257,7 @@ def test_rows_whose_reply_was_lost_come_again_and_are_counted_once(scene):
     assert s.host._memory.left(0, 0) == 500 - 80
 
 
-def test_a_successor_refuses_and_counts_what_its_predecessor_refused(scene):
+def test_a_restarted_learner_refuses_the_same_rows_and_continues_their_count(scene):
     s = scene()
     s.join(0)
     s.write(0, 20)
@@ -277,7 +277,7 @@ def test_a_successor_refuses_and_counts_what_its_predecessor_refused(scene):
     assert s.host.report(False, [None], False).rows[:, 0].tolist() == [30, 20]
 
 
-def test_a_successor_gets_the_replay_if_it_is_kept(scene):
+def test_a_restarted_learner_gets_the_replay_with_keep_replay(scene):
     s = scene(keep_replay=True)
     for actor, rows in ((0, 60), (1, 40)):
         s.join(actor)
@@ -357,7 +357,7 @@ def test_a_checkpoint_is_written_later_if_a_learner_dies_just_now(scene):
     assert not s.directory.load().replay
 
 
-def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
+def test_a_restarted_learner_does_not_wait_for_finished_actors(scene):
     from motet.training.board import FINISHED
 
     s = scene(slack=0)
@@ -374,7 +374,7 @@ def test_actors_that_are_done_are_not_waited_for_by_a_successor(scene):
     assert rounds.tolist() == [FINISHED, FINISHED]
 
 
-def test_results_of_games_are_heard_once_whoever_dies(tmp_path):
+def test_results_of_games_are_counted_once_whichever_process_dies(tmp_path):
     from support.coins import Coins, quick
 
     from motet.training.league import LeagueTable, Results
@@ -545,7 +545,7 @@ def places():
     return [pid for pid in descendants() if title(pid).startswith(("ray::LearnerHost", "ray::ActorHost"))]
 
 
-def test_the_driver_dies_and_the_run_goes_on(head, tmp_path):
+def test_the_driver_dies_and_the_run_is_resumed(head, tmp_path):
     run = tmp_path / "run"
     process = driver(tmp_path, run, head.address, 10**7)
     try:

@@ -103,7 +103,7 @@ def _say_nothing(pipe):
     time.sleep(1e6)
 
 
-def test_nobody_waits_for_a_player_that_does_not_begin():
+def test_an_evaluation_does_not_wait_for_a_player_that_does_not_begin():
     chosen = {"episodes": 6, "seed": 1, "jobs": 2}
     with Stalling([1]) as workers:
         result = evaluate("matrix", "random", **chosen, workers=workers)
@@ -127,7 +127,7 @@ def falls(cluster, second):
     return lambda: cluster.remove_node(second, allow_graceful=False)
 
 
-def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_successors(falls, tmp_path):
+def test_a_node_dies_in_the_middle_of_an_evaluation_and_there_is_no_room_for_a_restart(falls, tmp_path):
     chosen = {"episodes": 20, "seed": 5}
     still, lines = Standstill(tmp_path), []
     here = evaluate(still.world, ["random", "noop"], **chosen)
@@ -206,7 +206,7 @@ def same_graphs(one, two):
 
 
 @pytest.mark.parametrize("who", [pytest.param("hosts", marks=pytest.mark.slow), "node"])
-def test_what_a_lost_worker_of_a_plan_had_is_done_again(cluster, falls, monkeypatch, who):
+def test_work_of_a_lost_plan_worker_is_done_again(cluster, falls, monkeypatch, who):
     sent = make_eager(monkeypatch, part_s=0.01, workers=2)  # else the node may fall before its worker is there
     model = Pondering(seed=4, humans=(2, 2), robots=(2,), depth=20, width=12)
     here = enumerate_states(model, workers=1)
@@ -278,7 +278,7 @@ def test_responses_on_two_nodes_have_the_same_bits(second, asked, wide, monkeypa
 
 
 @pytest.mark.parametrize("who", [pytest.param("process", marks=pytest.mark.slow), "node"])
-def test_what_a_lost_node_had_is_swept_elsewhere(falls, asked, wide, monkeypatch, who):
+def test_states_of_a_lost_node_are_swept_elsewhere(falls, asked, wide, monkeypatch, who):
     goals = [Parity("even", 0), Parity("odd", 1)]
     here = solve(wide, goals, workers=1)
     ask, lose, lost = _sweeps._Spread._ask, _sweeps._Spread._lose, []
@@ -321,7 +321,7 @@ def there():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the guard needs Linux")
-def test_hostile_policies_on_two_nodes_cost_themselves_alone_and_leave_nothing(second):
+def test_hostile_policies_on_two_nodes_affect_only_themselves_and_leave_nothing(second):
     policies = [
         "support.hostile_zoo:Forks,kw.at=2",
         "support.hostile_zoo:LeavesQuietly,kw.at=3",
@@ -394,7 +394,7 @@ def session(number):
     return found
 
 
-def test_an_address_where_nobody_listens_is_told_at_once(monkeypatch):
+def test_an_address_without_a_cluster_is_reported_at_once(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # as if this were the first
     monkeypatch.setattr(ray, "shutdown", lambda: None)

@@ -45,7 +45,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_bad_answer_costs_its_policy_alone(workers, name):
+def test_a_bad_answer_affects_only_its_policy(workers, name):
     """The same bytes in the job's process and in one of its own; the others' returns are those of a fair game."""
     cause, detail, box = ANSWERS[name]
     at = 3 if name.startswith(("Answers", "Raises", "Exits", "Interrupts", "Leaves")) and not box else 0
@@ -145,7 +145,7 @@ def test_one_rule_for_signatures(workers, policy):
 
 
 @pytest.mark.parametrize("policy", SHAPES)
-def test_masks_reach_those_who_have_room_for_them(workers, policy):
+def test_masks_are_passed_to_policies_with_a_parameter_for_them(workers, policy):
     results = [
         motet.evaluate(tictactoe_v3.env, policy, episodes=2, workers=workers, **how)
         for how in ({}, {"isolate": True}, {"isolate": True, "max_processes": 1})

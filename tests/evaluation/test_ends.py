@@ -53,7 +53,7 @@ def test_failures_in_the_last_turn_print_nothing_and_leave_no_folder(sandbox, tm
     assert list(temporary.iterdir()) == []
 
 
-def test_a_policy_process_that_nobody_needs_any_more_prints_nothing(capfd):
+def test_an_unneeded_policy_process_prints_nothing(capfd):
     """The replacement of a policy that failed in the last turn starts when its pipe is closed already."""
     here, there = multiprocessing.Pipe()
     here.close()

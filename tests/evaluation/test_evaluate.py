@@ -92,7 +92,7 @@ def test_another_seed_gives_another_result(workers):
 
 
 @pytest.mark.parametrize("world", ["treasure_hunt", "mpe", "classic"])
-def test_joint_policies_and_teams_play_as_anybody_does(workers, world):
+def test_joint_policies_and_teams_play_the_same_isolated_or_not(workers, world):
     """Isolated or not; a team that draws from the process's own random stream disturbs nobody's."""
     policies = [playing.Joint, playing.Team] if world != "classic" else [playing.Joint, "random"]
     results = [
@@ -197,7 +197,7 @@ ZOO = {
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_the_hostile_zoo_costs_itself_alone(workers, name):
+def test_hostile_policies_affect_only_themselves(workers, name):
     """The failure is named; the honest one earns what it earns against the same moves, and then the stand-in's."""
     cause, limits, sandbox, box = ZOO[name]
     if sandbox != "no" and sandbox_gaps():
@@ -240,7 +240,7 @@ def test_nothing_is_left_of_hostile_policies():
     assert len(result.out) >= 2
 
 
-def test_who_fails_too_often_is_out_whatever_the_number_of_jobs(workers):
+def test_a_policy_that_fails_too_often_is_disqualified_for_any_number_of_jobs(workers):
     """Decided in the order of episodes: what others have played ahead with it is discarded."""
     spec = PolicySpec(playing.FailsAt, {"turn": 2, "every": 2}, "hostile")
     for stand_in in ("noop", "random", "forfeit"):
@@ -295,14 +295,14 @@ def test_a_world_that_raises_is_named(workers):
     assert motet.evaluate(playing.Duet, "random", episodes=3, workers=workers).episodes
 
 
-def test_a_policy_that_takes_its_job_along_is_told_apart():
+def test_a_policy_that_ends_its_job_is_recognised():
     result = motet.evaluate(playing.Duet, PolicySpec(playing.FailsAt, {"how": "exit"}), episodes=2)
     assert [one.failed for one in result.episodes] == ["job"] * 2
     assert re.search(r"exit code 3 while it played episode 0.*isolate", result.episodes[0].detail)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_a_job_that_is_killed_gets_a_successor(workers, isolate):
+def test_a_killed_job_is_restarted(workers, isolate):
     policies = [playing.Counting, playing.Recurrent]
     whole = motet.evaluate(playing.Duet, policies, episodes=30, workers=workers)
     killed, said = [], []
@@ -381,12 +381,12 @@ def test_ctrl_c_gives_what_was_played_marked_as_partial(tmp_path, workers):
 # ---- what users give
 
 
-def test_nothing_of_this_process_is_in_the_result(workers):
+def test_the_result_does_not_depend_on_the_calling_process(workers):
     result = motet.evaluate(lambda: playing.Duet(), lambda action_space: RandomPolicy(action_space), workers=workers)
     assert b"0x" not in result.deterministic()
 
 
-def test_an_object_plays_as_it_is_and_stays_as_it_was(workers):
+def test_a_given_object_is_used_unchanged(workers):
     policy = playing.Counting(Discrete(3), "left", {})
     policy.count = 100
     results = [
@@ -400,7 +400,7 @@ def test_an_object_plays_as_it_is_and_stays_as_it_was(workers):
     assert not made.failures()
 
 
-def test_policies_are_told_the_seat_and_the_world(workers):
+def test_policies_get_their_seat_and_the_world(workers):
     class Curious(playing.Counting):
         def __init__(self, observation_space, action_space, agent, world):
             assert (agent, world["turns"], world["box"]) == (agent, 5, False)
@@ -411,7 +411,7 @@ def test_policies_are_told_the_seat_and_the_world(workers):
     assert not motet.evaluate(partial(playing.Duet, turns=5), Curious, episodes=2, workers=workers).failures()
 
 
-def test_texts_are_policies():
+def test_strings_name_policies():
     entry = as_given(
         "class=my.module.Policy,data=w.bin,kw.depth=3,kw.name=x,kw.deep=true,proportion=2,seat=a,isolate=yes"
     )
@@ -445,7 +445,7 @@ def test_texts_are_policies():
             entries([wrong], ["a"])
 
 
-def test_settings_that_cannot_be_are_refused():
+def test_invalid_settings_are_refused():
     for wrong, why in {
         "episodes": "episodes must be an int >= 1, got 0",
         "jobs": "jobs must be an int >= 1, got 0",
@@ -490,7 +490,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_a_run_plays_what_it_has_learnt_with_the_frames_it_has_learnt_with(workers, run):
+def test_a_run_plays_with_the_frame_stacking_of_its_training(workers, run):
     world = partial(MatrixGame, turns=10)
     results = [
         motet.evaluate(world, str(run), episodes=3, isolate=isolate, jobs=2, workers=workers)
@@ -515,7 +515,7 @@ def test_a_run_plays_what_it_has_learnt_with_the_frames_it_has_learnt_with(worke
     assert not one.failures()
 
 
-def test_a_run_of_a_stranger_is_not_trusted(tmp_path, workers, run):
+def test_a_run_of_another_user_is_not_trusted(tmp_path, workers, run):
     import shutil
 
     from safetensors.numpy import load_file, save_file
@@ -607,7 +607,7 @@ def test_the_table_of_one_game_can_be_played_by_hand():
     assert first.decisions == (12, 12)
 
 
-def test_intervals_are_students():
+def test_intervals_use_students_t():
     assert student(0.95, 3) == pytest.approx(3.182446305284263, rel=1e-8)
     assert student(0.95, 5000) == pytest.approx(1.960438551, rel=1e-8)
     one = score([2.0, 4.0, 6.0, 8.0])
@@ -617,7 +617,7 @@ def test_intervals_are_students():
     assert score([3.0]).high == float("inf")
 
 
-def test_tempo_tells_quantiles_to_a_few_percent():
+def test_latency_quantiles_are_accurate_to_a_few_percent():
     latency, other = LatencyHistogram(), LatencyHistogram()
     times = np.random.default_rng(0).lognormal(-8, 1, 4000)
     for i, value in enumerate(times):
@@ -658,7 +658,7 @@ def test_a_team_draws_from_streams_of_its_own():
     assert steps(disturb=True) == calm
 
 
-def test_the_one_who_evaluates_never_imports_a_policy():
+def test_the_evaluating_process_never_imports_a_policy():
     code = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import motet\n"
@@ -676,7 +676,7 @@ def test_the_one_who_evaluates_never_imports_a_policy():
 
 
 @pytest.mark.usefixtures("no_leaks")
-def test_a_successor_that_cannot_be_started_is_told_and_nobody_stays(monkeypatch):
+def test_a_job_that_cannot_be_restarted_is_reported_and_no_process_stays(monkeypatch):
     with pytest.raises(StartError, match="no room"), JobPool(2) as workers:
         monkeypatch.setattr("motet.evaluation.jobs.Child", lambda *_: (_ for _ in ()).throw(StartError("no room")))
         workers._replace(workers._workers[0])

@@ -49,7 +49,7 @@ def is_bad(below=0.3):
 
 
 @pytest.mark.parametrize("fault", ["bug", "ragged", "leaves", "circle"])
-def test_a_world_that_raises_costs_its_episode_alone(workers, sound, fault):
+def test_if_a_world_raises_only_that_episode_fails(workers, sound, fault):
     """Also if it stays broken, if it raises between two questions, and if it ends the interpreter."""
     bad = is_bad()
     world = partial(Market, fault=fault)
@@ -94,7 +94,7 @@ def test_the_limit_counts_in_the_order_of_episodes(workers):
 
 
 @pytest.mark.parametrize(("fault", "detail"), [("dies", "SIGKILL"), ("vanishes", "exit code 3"), ("hangs", "hang")])
-def test_a_job_that_ends_or_hangs_costs_its_episode_alone(sound, fault, detail):
+def test_if_a_job_ends_or_hangs_only_its_episode_fails(sound, fault, detail):
     bad = is_bad(0.15)
     with JobPool(2, hang_s=0.5 if fault == "hangs" else 300.0) as workers:
         for jobs in (1, 2):
@@ -129,13 +129,13 @@ def test_jobs_that_cannot_be_started_again_keep_what_was_played(monkeypatch, sou
     assert "no room" in result.stopped and any("no room" in line for line in said)
 
 
-def test_finding_out_about_masks_costs_no_episode(workers, sound):
+def test_probing_for_masks_affects_no_episode(workers, sound):
     """Jobs play a little before the first episode. What goes wrong there is no episode's."""
     for isolate in (False, True):
         assert played(foreign.MarketWithoutZero, workers, isolate=isolate).episodes == sound.episodes
 
 
-def test_what_is_no_fault_of_the_world_is_not_blamed_on_it(monkeypatch):
+def test_faults_of_others_are_not_blamed_on_the_world(monkeypatch):
     plan = EpisodePlan(Market, {}, entries(["random", "noop"], ["buyer", "seller"]), (False, False))
     table = Arena(plan)
 
@@ -150,7 +150,7 @@ def test_what_is_no_fault_of_the_world_is_not_blamed_on_it(monkeypatch):
     table.close()
 
 
-def test_everything_may_fail(workers):
+def test_all_episodes_may_fail(workers):
     result = played(partial(Market, fault="bug", below=2.0), workers, episodes=3)
     assert [one.failed for one in result.episodes] == ["world"] * 3
     assert result.scores() == {"Trader": None, "random": None} and result.team() is None
@@ -278,7 +278,7 @@ def test_a_limit_that_stopped_a_tournament_can_be_raised(tmp_path, workers):
     assert longer.games == whole.games and not longer.partial
 
 
-def test_what_a_game_that_is_played_again_changes_for_later_games_is_played_again_too(tmp_path, workers):
+def test_later_games_affected_by_a_replayed_game_are_played_again_too(tmp_path, workers):
     """A policy that is out after fewer games than before must not be in what was played with it."""
     flaw = {"how": "flaw", "share": 2}
     (tmp_path / "calm").touch()

@@ -111,7 +111,7 @@ def test_a_pair_without_both_games_does_not_count(workers):
     assert "at my turn" in result.html()
 
 
-def test_what_cannot_be_compared_is_refused(workers):
+def test_settings_that_cannot_be_compared_are_refused(workers):
     for args, more, why in (
         ((GIVER, []), {}, "background must be one or more policies, got none"),
         ((GIVER, GIVER), {}, "policies must have different names .name=…., got giver, giver"),

@@ -135,7 +135,7 @@ GUESTS = {"in process": GUESTS_IN_PROCESS, "isolated": GUESTS_ISOLATED, "sandbox
     ("levels", "module", "honest"), [(ZOO, "hostile_zoo", "Honest"), (GUESTS, "hostile_guests", "Guest")],
     ids=["zoo", "guests"],
 )  # fmt: skip
-def test_only_hostile_policies_pay(level, levels, module, honest, tmp_path, monkeypatch):
+def test_only_hostile_policies_fail(level, levels, module, honest, tmp_path, monkeypatch):
     if level != "in process" and not Path("/proc").is_dir():
         pytest.skip("the guard needs Linux")
     if level == "sandboxed" and sandbox_gaps():

@@ -37,7 +37,7 @@ def test_draws_are_half_a_win_and_all_draws_are_equality():
     assert wins(2, [{0: 1.0, 1: 1.0}]).tolist() == [[0.0, 0.5], [0.5, 0.0]]
 
 
-def test_who_won_everything_is_strong_and_uncertain():
+def test_a_player_that_won_all_games_has_a_high_and_uncertain_rating():
     won = [{0: 1.0, 1: 0.0}] * 20
     with pytest.raises(SettingError, match="no finite strength"):
         ratings(2, won, prior=0.0)

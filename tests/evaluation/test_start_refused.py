@@ -61,7 +61,7 @@ def test_a_refused_process_is_tried_again(arena):
     assert once.failures == () and once.returns == never.returns
 
 
-def test_a_process_that_is_refused_for_good_costs_its_agent_alone(arena):
+def test_a_process_that_cannot_be_started_affects_only_its_agent(arena):
     made = arena(RestartLimits().restarts)
     first, second = played(made), played(made, 1)
     (failure,) = first.failures

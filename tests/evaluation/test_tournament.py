@@ -68,7 +68,7 @@ def test_more_seats_than_policies_and_more_policies_in_a_game(workers):
     assert chosen.ratings()["random"].games == 0
 
 
-def test_it_goes_on_without_playing_again(tmp_path, workers):
+def test_a_tournament_continues_without_playing_games_again(tmp_path, workers):
     path = tmp_path / "cup"
     whole = motet.tournament(WORLD, POLICIES, rounds=3, dir=path, workers=workers)
     lines = (path / "games.jsonl").read_bytes().splitlines(keepends=True)
@@ -90,7 +90,7 @@ def test_it_goes_on_without_playing_again(tmp_path, workers):
     )
 
 
-def test_another_tournament_does_not_go_on_with_this_one(tmp_path, workers):
+def test_another_tournament_does_not_continue_this_one(tmp_path, workers):
     motet.tournament(WORLD, POLICIES[:2], rounds=1, dir=tmp_path, workers=workers)
     for changed, what in (({"rounds": 2}, "settings"), ({"seed": 9}, "settings")):
         with pytest.raises(SettingError, match=f"another tournament: {what} differ"):
@@ -102,7 +102,7 @@ def test_another_tournament_does_not_go_on_with_this_one(tmp_path, workers):
         motet.tournament(WORLD, POLICIES[:2], rounds=1, dir=tmp_path, workers=workers)
 
 
-def test_who_is_out_stays_out_when_it_goes_on(tmp_path, workers):
+def test_a_disqualified_policy_stays_disqualified_when_the_tournament_continues(tmp_path, workers):
     policies = [PolicySpec(playing.FailsAt, {"turn": 2}, "hostile"), "random", "noop"]
     whole = motet.tournament(playing.Duet, policies, rounds=3, max_failures=4, dir=tmp_path, workers=workers)
     assert whole.out
@@ -113,7 +113,7 @@ def test_who_is_out_stays_out_when_it_goes_on(tmp_path, workers):
         assert again.deterministic() == whole.deterministic()
 
 
-def test_who_forfeits_has_lost(workers):
+def test_a_forfeit_is_a_loss(workers):
     policies = [PolicySpec(playing.FailsAt, {"turn": 2}, "hostile"), "random", "noop"]
     result = motet.tournament(playing.Duet, policies, rounds=1, stand_in="forfeit", workers=workers)
     assert all(share == 0.0 for share, _ in result.cross_table()["hostile"].values())
@@ -154,7 +154,7 @@ def test_a_real_interruption_and_a_kill(tmp_path, workers):
     assert [tuple(line["returns"]) for line in lines][: done // 2 * 2] == [game.returns for game in expected.games]
 
 
-def test_what_cannot_be_played_is_refused(tmp_path):
+def test_tournaments_that_cannot_be_played_are_refused(tmp_path):
     for policies, more, why in (
         (["random"], {}, "policies must be two or more, got only random"),
         (["random", "noop"], {"group": 3}, "group must be 2, got 3: there are 2 policies and 2 seats"),

@@ -93,7 +93,7 @@ def test_it_stops_at_the_same_game_for_any_number_of_jobs(workers):
     assert "mean is better than kind" in result.html()
 
 
-def test_it_goes_on_and_stops_where_it_would_have(tmp_path, workers):
+def test_an_interrupted_test_continues_and_stops_at_the_same_pair(tmp_path, workers):
     args = {"until_clear": True, "delta": 0.1, "seed": 3, "workers": workers, "dir": tmp_path}
     whole = motet.tournament(WORLD, PAIR, **args)
     lines = (tmp_path / "games.jsonl").read_bytes().splitlines(keepends=True)
@@ -163,7 +163,7 @@ def test_a_policy_that_fails_in_a_game_does_not_stop_the_test(workers):
     assert result.verdict.better == "mean" and sum(result.verdict.pairs) == 15
 
 
-def test_what_cannot_be_tested_is_refused():
+def test_settings_without_a_valid_sequential_test_are_refused():
     for policies, more, why in (
         (
             ["random", "noop", "tit_for_tat"],

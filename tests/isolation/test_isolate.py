@@ -118,7 +118,7 @@ class Measures:
         return len(observation["words"]) % 3
 
 
-def test_it_is_a_policy():
+def test_an_isolated_policy_has_the_interface_of_a_policy():
     with IsolatedPolicy(PolicySpec(RandomPolicy), SEEN, ACTIONS) as policy:
         assert isinstance(policy, Policy)
 
@@ -185,7 +185,7 @@ def test_an_observation_of_another_shape_is_refused_and_nothing_is_asked():
 
 
 @LINUX
-def test_nothing_is_in_its_reach_but_its_own_memory():
+def test_a_policy_process_has_access_only_to_its_mailbox():
     secret = os.open("/", os.O_RDONLY)  # inherited by nobody
     os.set_inheritable(secret, True)
     other = Segment({"a": ArraySpec((4096,), "uint8")})
@@ -259,7 +259,7 @@ def test_a_busy_neighbour_cannot_make_an_honest_one_late():
 
 
 @LINUX
-def test_cpu_is_budgeted_for_each_decision_anew():
+def test_the_cpu_limit_applies_to_each_decision_separately():
     limits = PolicyLimits(cpu_s=0.3)
     with IsolatedPolicy(PolicySpec(Computes, {"cpu_s": 0.1}), SEEN, ACTIONS, limits=limits) as policy:
         policy.reset(1)
@@ -267,7 +267,7 @@ def test_cpu_is_budgeted_for_each_decision_anew():
 
 
 @LINUX
-def test_a_budget_that_was_overdrawn_before_anybody_looked_counts_too():
+def test_cpu_time_above_the_budget_counts_even_if_no_check_saw_it():
     limits = PolicyLimits(cpu_s=0.01)
     with IsolatedPolicy(PolicySpec(Computes, {"cpu_s": 0.015}), SEEN, ACTIONS, limits=limits) as policy:
         policy.reset(1)
@@ -279,7 +279,7 @@ def test_a_budget_that_was_overdrawn_before_anybody_looked_counts_too():
 
 
 @LINUX
-def test_what_it_takes_to_start_is_no_decisions_cpu_time():
+def test_cpu_time_of_the_start_does_not_count_for_a_decision():
     spec = PolicySpec(Computes, {"cpu_s": 0.0, "start_cpu_s": 1.0})
     with IsolatedPolicy(spec, SEEN, ACTIONS, limits=PolicyLimits(cpu_s=0.5)) as policy:
         assert [policy.act(ZERO) for _ in range(3)] == [0] * 3
@@ -380,7 +380,7 @@ PARENT = textwrap.dedent("""
         *(pytest.param(how, "standard", marks=pytest.mark.slow) for how in ("killed", "dropped", "over")),
     ],
 )
-def test_all_die_with_their_parent(how, way, tmp_path):
+def test_all_policy_processes_die_with_their_parent(how, way, tmp_path):
     script = tmp_path / "parent.py"
     last = {"dropped": "del policies, policy; input()", "over": "input()"}.get(how, "time.sleep(1e6)")
     script.write_text(PARENT.replace("time.sleep(1e6)", last))

@@ -79,7 +79,7 @@ IN_SANDBOX = {  # the same ones, where they are not allowed to try
     [*CASES.items(), *IN_SANDBOX.items()],
     ids=[*CASES, *(f"{name}-sandboxed" for name in IN_SANDBOX)],
 )
-def test_each_fails_with_its_cause_and_is_gone(name, case, tmp_path, monkeypatch):
+def test_hostile_policies_fail_with_their_cause_and_their_processes_end(name, case, tmp_path, monkeypatch):
     cause, detail, limits, sandbox, actions = case
     if sandbox != "no" and sandbox_gaps():
         pytest.skip("; ".join(sandbox_gaps()))
@@ -129,7 +129,7 @@ def _servers() -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["Prints", "ClosesEverything"])
-def test_noise_is_no_failure(name):
+def test_output_is_not_a_failure(name):
     with IsolatedPolicy(
         PolicySpec(f"support.hostile_zoo:{name}"), SEEN, ACTIONS, limits=PolicyLimits(output_bytes=2000)
     ) as policy:
@@ -143,7 +143,7 @@ def test_noise_is_no_failure(name):
         assert "\x1b" not in policy.output
 
 
-def test_scribbling_over_all_of_its_memory_hurts_nobody_else():
+def test_scribbling_over_all_of_its_memory_affects_only_the_policy():
     """What it will be taken for is up to chance; never an answer outside of the space, never an error of the parent."""
     for _ in range(3):
         with IsolatedPolicy(
@@ -157,7 +157,7 @@ def test_scribbling_over_all_of_its_memory_hurts_nobody_else():
                 assert failure.cause in ("answer", "exception", "refused", "timeout", "died")
 
 
-def test_the_one_after_a_failure_is_as_good_as_new():
+def test_a_policy_after_a_failure_behaves_like_a_new_one():
     expected = _play(IsolatedPolicy(PolicySpec("support.hostile_zoo:Honest"), SEEN, ACTIONS), 7)
     policy = IsolatedPolicy(PolicySpec("support.hostile_zoo:Raises", {"at": 7}), SEEN, ACTIONS)
     for _ in range(2):

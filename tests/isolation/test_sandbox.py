@@ -234,7 +234,7 @@ class Owns(Tries):
 
 @sandboxed
 @pytest.mark.usefixtures("no_leaks")
-def test_what_it_may_not_is_refused(folder):
+def test_the_sandbox_refuses_forbidden_operations(folder):
     """Run as root and as anybody."""
     expected = dict.fromkeys(REFUSED, "refused") | {"take a file over": "EXDEV"}  # as if it were on another disk
     assert outcomes(folder, "REFUSED", "strict") == expected
@@ -245,12 +245,12 @@ def test_what_it_may_not_is_refused(folder):
 
 @sandboxed
 @pytest.mark.usefixtures("no_leaks")
-def test_what_it_needs_it_may(folder):
+def test_the_sandbox_allows_needed_operations(folder):
     assert outcomes(folder, "ALLOWED", "strict") == dict.fromkeys(ALLOWED, "done")
 
 
 @pytest.mark.usefixtures("no_leaks")
-def test_without_a_sandbox_it_may(folder):
+def test_without_a_sandbox_the_operations_succeed(folder):
     """The attempts are real ones."""
     assert outcomes(folder, "HARMLESS", "no") == dict.fromkeys(HARMLESS, "done")
 
@@ -260,7 +260,7 @@ def test_limits_cannot_be_raised_not_by_root_either(folder):
     assert outcomes(folder, "MORE_FILES", "no") == {"more files": "ValueError('not allowed to raise maximum limit')"}
 
 
-def test_a_kernel_without_it_is_an_error_or_said_aloud(monkeypatch):
+def test_a_kernel_without_sandbox_support_is_an_error_or_a_warning(monkeypatch):
     monkeypatch.setattr(_sandbox, "_landlock_version", lambda: -1)
     assert len(sandbox_gaps()) == 1
     with pytest.raises(SettingError, match=r"Landlock version 3 or later.*'best-effort'"):
@@ -274,7 +274,7 @@ def test_a_kernel_without_it_is_an_error_or_said_aloud(monkeypatch):
         IsolatedPolicy(PolicySpec("motet.policy:RandomPolicy"), SEEN, ACTIONS, sandbox="yes")
 
 
-def test_what_may_be_read_leaves_out_home_and_temporary_files(tmp_path, monkeypatch):
+def test_readable_paths_exclude_home_and_temporary_files(tmp_path, monkeypatch):
     (tmp_path / "their_policy.py").touch()
     (tmp_path / "their_package").mkdir()
     (tmp_path / "their_package" / "__init__.py").touch()

@@ -79,7 +79,7 @@ def test_ping_pong_loses_no_ring():
     thread.join()
 
 
-def test_a_waiter_that_died_disturbs_nobody():
+def test_a_dead_waiter_does_not_affect_others():
     memory = line()
     bell = _native.Bell(memory, fresh=True)
     memory.view(np.uint32)[1] = 7  # seven waiters that will never come back

@@ -76,7 +76,7 @@ def test_one_learner_each_is_the_serial_run(name):
 
 
 @pytest.mark.parametrize("name", ["stand-in", "dqn", "iqn"])
-def test_packed_agents_are_the_serial_run(name):
+def test_agents_in_one_learner_process_are_the_serial_run(name):
     one, other = both(HUNT, ALGORITHMS[name], steps=600, updates_per_step=0.5, learner_processes=1)
     assert one == other
 

@@ -96,7 +96,7 @@ def compare(world, algorithm, tmp_path, **more):
     assert_equal(whole.agents, rest.agents)
 
 
-def test_a_world_that_cannot_save_is_said_aloud(tmp_path):
+def test_a_world_that_cannot_save_its_state_is_reported(tmp_path):
     world = functools.partial(gymnasium.make, "CartPole-v1")
     settings = Settings(engine="serial", steps=200, keep_replay=True)
     train(world, StandIn(), settings, run=tmp_path / "run")
@@ -115,7 +115,7 @@ def lines_of(run):
 
 @pytest.mark.parametrize("steps", [90, 333, 700])
 @pytest.mark.parametrize("more", [{}, {"sync_interval": 40, "max_lag_steps": 30}], ids=["", "seldom"])
-def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_path):
+def test_a_run_stopped_at_any_step_is_resumed_exactly(more, steps, tmp_path):
     """Between two versions, with actors that hold an older one; evaluations go on alike.
 
     The runs that were stopped have one more: the last one, of the weights with which they ended.
@@ -143,7 +143,7 @@ def test_a_run_goes_on_exactly_from_wherever_it_was_stopped(more, steps, tmp_pat
 
 
 @pytest.mark.parametrize("steps", [150, 333])
-def test_self_play_goes_on_exactly_though_it_is_stopped_twice_within_a_game(steps, tmp_path):
+def test_self_play_stopped_twice_within_a_game_is_resumed_exactly(steps, tmp_path):
     def settings(steps):
         league = League(anchors=(), snapshot_every=100, review_every=50, block=2, self_share=0.6)
         return Settings(engine="serial", steps=steps, keep_replay=True, worlds_per_actor=2, self_play=True,
@@ -206,7 +206,7 @@ def test_a_behaviour_that_gives_what_cannot_be_written_down_is_named_before_the_
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_from_before_there_were_streams_is_gone_on_from(tmp_path):
+def test_checkpoints_without_streams_of_older_versions_are_resumed(tmp_path):
     settings = Settings(engine="serial", steps=300, keep_replay=True, worlds_per_actor=2, updates_per_step=0.3)
     world = WORLDS["matrix"]
     train(world, StandIn(), settings, run=tmp_path / "run")

@@ -64,7 +64,7 @@ def test_actions_without_names_have_numbers(monkeypatch, capsys):
     assert re.search(r"robot_0 at the start: action 0 \d+\.\d%, action 1 ", capsys.readouterr().out)
 
 
-def test_of_rewards_alone_the_graph_is_saved_and_said_to_be_no_policy(tmp_path, capsys):
+def test_for_rewards_alone_the_graph_is_saved_and_the_message_says_it_is_not_a_policy(tmp_path, capsys):
     out = tmp_path / "hunt"
     assert main(["plan", "small_hunt", "--horizon", "2", "--out", str(out)]) == 0
     assert f"graph saved in {out}: " in capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_errors_are_one_line_with_what_to_do(arguments, says, capsys):
 
 
 @pytest.mark.parametrize("place", ["file/x", "/proc/xx"])
-def test_a_place_that_cannot_be_written_is_said_before_the_work(place, tmp_path, monkeypatch, capsys):
+def test_unwritable_output_is_reported_before_planning(place, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr("motet.cli.plan.enumerate_states", None)  # would be called
     assert main(["plan", "rooms", "--horizon", "4", "--out", str(tmp_path / place)]) == 2

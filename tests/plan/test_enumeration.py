@@ -101,7 +101,7 @@ def test_ready_maps_have_an_end(name):
     assert np.isin(np.flatnonzero(graph.terminal), np.arange(graph.levels[3], graph.levels[4])).all()
 
 
-def test_durations_and_rewards_are_kept_and_told_apart():
+def test_transitions_that_differ_in_duration_or_reward_stay_separate():
     class Timed(Line):
         def transition_durations(self, state, actions, transitions):
             return [1.0 + actions[0]] * len(transitions)
@@ -219,7 +219,7 @@ def test_too_many_joint_actions_are_refused_before_they_are_listed():
         enumerate_states(Crowd())
 
 
-def test_too_little_memory_is_said_before_it_is_gone(monkeypatch):
+def test_too_little_memory_is_reported_before_it_is_used_up(monkeypatch):
     monkeypatch.setattr(enumeration_module, "_CHECK_EVERY", 500)
     monkeypatch.setattr(enumeration_module, "available_bytes", lambda: 10)
     grown = count(10**6, 10**6)  # what the interpreter has left from earlier tests would hide the growth
@@ -249,7 +249,7 @@ def test_a_graph_is_mapped_as_it_was_saved(tmp_path):
     assert list(Graph.load(tmp_path / "again").states) == list(graph.states)
 
 
-def test_who_may_read_what_was_saved_is_the_umasks_affair(tmp_path):
+def test_permissions_of_saved_graphs_follow_the_umask(tmp_path):
     before = os.umask(0o022)
     try:
         enumerate_states(Line(20)).save(tmp_path / "graph")
@@ -259,7 +259,7 @@ def test_who_may_read_what_was_saved_is_the_umasks_affair(tmp_path):
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "graph").iterdir()} == {0o644}
 
 
-def test_what_was_saved_before_stays_when_the_next_cannot_be_written(tmp_path, monkeypatch):
+def test_an_older_graph_stays_if_the_new_one_cannot_be_written(tmp_path, monkeypatch):
     graph = enumerate_states(Line(20))
     graph.save(tmp_path / "x")
     monkeypatch.setattr(np, "save", lambda *_, **__: (_ for _ in ()).throw(OSError("the disk is full")))
@@ -294,7 +294,7 @@ def test_states_that_are_not_plain_need_the_model(tmp_path):
     assert list(Graph.load(tmp_path / "coded", Coding()).states) == list(graph.states)
 
 
-def test_what_is_no_graph_is_refused(tmp_path):
+def test_folders_without_a_graph_are_refused(tmp_path):
     with pytest.raises(SettingError, match=r"no header\.json"):
         Graph.load(tmp_path)
     (tmp_path / "mine").mkdir()
@@ -316,7 +316,7 @@ def test_unknown_states_are_refused():
             graph.number(strange)
 
 
-def test_progress_is_told(monkeypatch):
+def test_progress_is_reported(monkeypatch):
     monkeypatch.setattr("motet.plan.parallel.TICK_S", 0.0)
     told = []
     enumerate_states(Layered(1, depth=4), progress=told.append)

@@ -24,7 +24,7 @@ def same(a, b):
 
 
 @given(plain)
-def test_what_goes_in_comes_out_with_its_types(value):
+def test_values_are_decoded_with_their_types(value):
     assert same(decoded(encoded(value)), value)
 
 
@@ -39,6 +39,6 @@ def test_damage_is_noticed_or_gives_another_plain_value(value, cut):
 
 
 @pytest.mark.parametrize("strange", [[1], {1}, 1j, object()])
-def test_what_is_not_plain_is_refused(strange):
+def test_values_that_are_not_plain_are_refused(strange):
     with pytest.raises(ModelError, match="expected nested tuples"):
         encoded((1, strange))

@@ -136,7 +136,7 @@ def test_bad_questions_are_refused(given, says):
         best_response(graph, **given)
 
 
-def test_what_is_missing_is_said():
+def test_missing_rewards_are_named():
     with pytest.raises(SettingError, match="rewards=True"):
         best_response(enumerate_states(Rooms("closet", horizon=2)))
     with pytest.raises(SettingError, match="give horizon"):

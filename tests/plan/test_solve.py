@@ -128,7 +128,7 @@ def test_coverage_is_where_power_is_positive(seed, achieved):
     assert found[0] == found[1]
 
 
-def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
+def test_too_little_memory_is_reported_before_anything_is_allocated(monkeypatch):
     model = Layered(1)
     graph = enumerate_states(model)
     monkeypatch.setattr(machine, "meminfo", lambda key: 1000)

@@ -102,7 +102,7 @@ ALL = {
     [{}, {"late": 1}, {"lost": (1, 4)}, {"lost": (2,), "starts": 2}, {"rooms": (7, 1, 1)}],
     ids=["up", "late", "lost", "no room", "three"],
 )
-def test_the_bits_do_not_depend_on_who_sweeps(use, wide, chosen, machines):
+def test_the_bits_do_not_depend_on_which_machine_sweeps(use, wide, chosen, machines):
     here = solve(wide, **chosen, workers=1)
     others = Nearby(**machines)
     use(others)
@@ -125,7 +125,7 @@ def test_given_policies_are_sent_too(use, wide):
     assert others.spans and others.alive == 0
 
 
-def test_a_machine_gets_its_own_states_and_is_told_each_row_once(use, wide):
+def test_a_machine_gets_its_own_states_and_each_row_once(use, wide):
     others = Nearby(rooms=(2,))
     use(others)
     solve(wide, **PLAIN, robot=None)
@@ -145,7 +145,7 @@ def test_responses_too(use, wide, horizon):
     assert (here.value.tobytes(), here.choice.tobytes()) == (there.value.tobytes(), there.choice.tobytes())
 
 
-def test_who_is_lost_time_and_again_ends_the_job(use, wide):
+def test_repeated_losses_of_a_machine_end_the_job(use, wide):
     others = Nearby(rooms=(1,), lost=(1, 2, 3))
     use(others)
     with pytest.raises(WorkerLostError, match="it was here a moment ago"):

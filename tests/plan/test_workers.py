@@ -72,7 +72,7 @@ class Wrong(Slow):
         return super().transition_probabilities(state, actions)
 
 
-def test_an_exception_comes_home_with_its_traceback_and_is_the_one_of_the_serial_search(eager):
+def test_a_workers_exception_is_raised_with_its_traceback_and_equals_that_of_the_serial_search(eager):
     model = Wrong(3, depth=40, width=6)
     with pytest.raises(ModelError) as alone:
         enumerate_states(model, workers=1)
@@ -249,7 +249,7 @@ def run_script(folder):
     )
 
 
-def test_what_is_defined_in_a_script_travels(tmp_path):
+def test_definitions_in_a_script_work_in_workers(tmp_path):
     """States, models, goals and beliefs of ``__main__``, and back again as what they were."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run_script(tmp_path)
@@ -257,7 +257,7 @@ def test_what_is_defined_in_a_script_travels(tmp_path):
     assert done.stdout == "parts sent: True\n"
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path):
+def test_a_script_without_a_main_guard_gets_an_explanation(tmp_path):
     script = SCRIPT.replace('if __name__ == "__main__":\n    main()', "main()").replace("(1, 2)", "(2, 2)")
     (tmp_path / "script.py").write_text(script)
     done = run_script(tmp_path)
@@ -454,7 +454,7 @@ def test_workers_that_die_before_they_begin_are_done_without(keen, no_leaks):
         enumerate_states(Homebound(3, depth=8), workers=2)
 
 
-def test_command_says_so_on_one_line(keen, tmp_path, monkeypatch, capfd):
+def test_command_prints_one_line_if_planning_stays_in_the_caller(keen, tmp_path, monkeypatch, capfd):
     (tmp_path / "viewer_model.py").write_text(
         "import threading, time\n"
         "from support.foreign_models import GatedPath\n"

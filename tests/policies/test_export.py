@@ -222,7 +222,7 @@ def test_an_exported_run_acts_as_load_policies(cartpole, loader, tmp_path):
         assert int(found[0]) == int(policy.act(seen))
 
 
-def test_what_cannot_be_exported_is_named(cartpole, tmp_path, monkeypatch):
+def test_policies_that_cannot_be_exported_are_named(cartpole, tmp_path, monkeypatch):
     with pytest.raises(SettingError, match="torch or onnx must be given"):
         motet.export(cartpole)
     with pytest.raises(SettingError, match=r"agent must be one of agent_0 of the run .*, got 'nobody'"):

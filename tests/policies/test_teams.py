@@ -255,7 +255,7 @@ def test_the_result_does_not_depend_on_where_a_team_is_recognised(workers):
     assert in_process.deterministic() == isolated.deterministic()
 
 
-def test_the_one_who_evaluates_imports_no_team(workers):
+def test_the_evaluating_process_imports_no_team(workers):
     for isolate in (True, False):
         policy = "support.unseen_team:Team,translate=support.unseen_team:Translation"
         result = played(workers, playing.Duet, policy, (1, isolate, True), episodes=1)
@@ -281,7 +281,7 @@ def test_the_one_who_evaluates_imports_no_team(workers):
         ("support.foreign_teams:MultiAgentPolicy,kw.mood=3", "start", "unexpected arguments"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_team_is_named(workers, policy, cause, why, isolate):
+def test_faulty_teams_are_named(workers, policy, cause, why, isolate):
     result = played(workers, playing.Duet, policy, (1, isolate, True), episodes=1)
     causes = {failure.cause for failure in result.episodes[0].failures}
     assert causes == {cause}, result.episodes[0].failures

@@ -124,7 +124,7 @@ def test_publishers_killed_with_checksums(context):
     _storm(context, 2, least=50, most=2000, checked=True)
 
 
-def test_killed_subscribers_wedge_nobody(context):
+def test_killed_subscribers_block_no_other_process(context):
     shared, write = roles.publication(4000, 2), Board()
     writer = roles.start(context, roles.write_versions, write, shared, 0)
     for _ in range(15):

@@ -169,7 +169,7 @@ def test_a_once_reader_survives_its_writers(context):
     assert take.words[3] == (replay.words(0).head - 1) // 2 * 2
 
 
-def test_a_killed_reader_wedges_nobody(context):
+def test_a_killed_reader_blocks_no_other_process(context):
     """Readers of a sampled replay die in the middle of a gather; the writer does not even notice."""
     replay, write = Replay(roles.row_spec(4000, 50)), Board()
     writer = roles.start(context, roles.write_rows, write, replay, 0, 1, 11)

@@ -483,7 +483,7 @@ def test_an_end_never_locks_writer_and_reader(n_frames):
         reader.take(2, length)
 
 
-def test_a_successor_of_a_once_reader_repeats_nothing_and_sees_whole_frames():
+def test_a_restarted_once_reader_repeats_no_row_and_has_complete_frames():
     replay = make(10, once=True)
     writer, reader = fill(replay, 8), replay.reader(n_frames=3)
     assert reader.take(1, 5) is not None
@@ -520,7 +520,7 @@ def test_a_copy_is_rewound_to_a_row_unless_what_follows_was_overwritten():
     assert rewound(replay.dump(0), 12) is None  # not written yet
 
 
-def test_a_successor_gives_back_what_its_predecessor_died_giving_back():
+def test_a_restarted_reader_completes_an_interrupted_release():
     """Between the two words of a release: what was taken is known, but not yet free."""
     replay = make(8, once=True)
     fill(replay, 6)
@@ -576,7 +576,7 @@ def test_taking_in_turn_from_every_lane():
 # ---- state
 
 
-def test_a_successor_goes_on_with_the_same_random_stream():
+def test_a_restarted_reader_continues_the_random_stream():
     replay = make(60, lanes={"a": 1, "b": 2})
     for lane in range(3):
         fill(replay, 15, lane, first=100 * lane)
@@ -604,7 +604,7 @@ def test_seeds_decide_batches():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_a_successor_keeps_what_was_forgotten_and_the_highest_priority():
+def test_a_restarted_reader_keeps_forgotten_rows_and_the_highest_priority():
     replay = make(60)
     writer = fill(replay, 20)
     reader = replay.reader(prioritised=True, alpha=1.0, epsilon=0.0)
@@ -633,7 +633,7 @@ def test_the_row_that_is_being_made_can_be_forgotten_too():
         assert each.ready() == 8 and each.sample(8).row.min() >= 21
 
 
-def test_a_successor_counts_nothing_as_unread_that_it_cannot_know():
+def test_a_restarted_reader_does_not_count_unknown_rows_as_unread():
     replay = make(10)
     writer = fill(replay, 10)
     reader = replay.reader()
@@ -807,7 +807,7 @@ ANY = {"observation": PAIR, "action": INT, "capacity": 10}
         ({"extra": {"a b": Field()}}, "extra must have names that are identifiers and not reserved, got 'a b'"),
     ],
 )
-def test_bad_specs(change, message):
+def test_bad_replay_specs_are_refused(change, message):
     with pytest.raises(SettingError, match=re.escape(message)):
         ReplaySpec(**{**ANY, **change})
 

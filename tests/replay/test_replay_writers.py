@@ -99,7 +99,7 @@ def test_rows_of_several_lanes_are_those_of_one_lane_after_the_other(seed, calls
         ({"colour": np.ones(2)}, "colour is not a field of this replay"),
     ],
 )
-def test_what_is_refused_leaves_no_trace(change, message):
+def test_a_refused_append_changes_nothing(change, message):
     replay = Replay(SPEC)
     writers = replay.writers(range(LANES))
     given = rows(np.random.default_rng(0), 2) | {"lanes": np.array([0, 1])} | change
@@ -120,7 +120,7 @@ def test_writers_of_different_replays_do_not_go_together():
         Writers([3])
 
 
-def test_a_successor_in_one_lane_stops_them_all():
+def test_a_new_writer_in_one_lane_stops_an_append_to_all_lanes():
     replay = Replay(SPEC)
     writers = replay.writers(range(LANES))
     writers.append(np.arange(4), **rows(np.random.default_rng(0), 4))

@@ -85,7 +85,7 @@ USUAL = Seen(everything("word"))
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(min_size=1, max_size=40) | st.sampled_from([EVIL, "\x00\x1b[2J", "\udcff", "\u202eabc", "]]>", "-->"]))
-def test_whatever_is_given_is_text(word):
+def test_all_given_values_are_shown_as_text(word):
     made = everything(word)
     made.encode("utf-8")
     seen = Seen(made)
@@ -139,7 +139,7 @@ def test_nothing_is_fetched_and_no_script_runs_but_its_own():
         ("p", {"style": "left:1%;behavior:x"}),
     ],
 )
-def test_what_runs_or_fetches_cannot_be_written(tag, attributes):
+def test_scripts_and_links_cannot_be_written(tag, attributes):
     with pytest.raises(SettingError):
         Html(tag, "text", **attributes)
 

@@ -134,7 +134,7 @@ def test_seeds_of_one_experiment_are_one_curve_with_its_interval(seeds, tmp_path
     assert "No process was restarted." in text and "seed0" in text
 
 
-def test_the_interval_is_students():
+def test_the_interval_uses_students_t():
     values = np.array([[1.0], [2.0], [3.0], [4.0], [10.0]])
     mean, low, high = interval(values)
     half = 2.77645 * values.std(ddof=1) / math.sqrt(5)  # a table's value for four degrees of freedom
@@ -222,7 +222,7 @@ def test_runs_without_common_time_are_named(tmp_path):
     assert "The groups have no time in common." in text and "no steps in common" not in text
 
 
-def test_worlds_of_scripts_are_told_apart_by_name_not_by_address(tmp_path):
+def test_worlds_of_scripts_are_distinguished_by_name_not_by_address(tmp_path):
     for i, (name, address) in enumerate([("make", "0x7f01"), ("make", "0x7f02"), ("other", "0x7f01")]):
         path = write(tmp_path / f"r{i}", course(), seed=i)
         config = json.loads((path / "config.json").read_text())
@@ -232,7 +232,7 @@ def test_worlds_of_scripts_are_told_apart_by_name_not_by_address(tmp_path):
     assert [len(paths) for paths in made.groups.values()] == [2, 1]
 
 
-def test_a_run_that_is_still_going_is_said_to_be(seeds, tmp_path):
+def test_a_running_run_is_reported_as_running(seeds, tmp_path):
     shutil.rmtree(seeds[1])
     write(seeds[1], course(end=400, state="running"), seed=1)
     with hold(seeds[1]):
@@ -299,7 +299,7 @@ def test_runs_that_cannot_be_read_are_refused_by_name_and_the_rest_is_shown(seed
     assert not (tmp_path / "none.html").exists()
 
 
-def test_what_cannot_be_asked_for(seeds, tmp_path, capsys):
+def test_invalid_requests_are_refused(seeds, tmp_path, capsys):
     with pytest.raises(SettingError, match="runs must be one run directory or more, got none"):
         report([], tmp_path / "out.html")
     link = tmp_path / "link"
@@ -338,7 +338,7 @@ def test_a_session_that_plays_more_than_the_one_before_is_counted_whole(tmp_path
     assert run.sessions == 2 and run.counters["left"]["episodes"] == 10 + 40
 
 
-def test_restarts_counters_and_what_was_said(tmp_path):
+def test_report_shows_restarts_counters_and_the_log(tmp_path):
     path = write(tmp_path / "run", [look(100, 1), look(1000, 10, restarts=4, broken=2, state="failed")])
     (path / "logs" / "run.log").write_text("2026-01-01 actor-0 was killed by SIGKILL; <b>its</b> successor starts\n")
     text = words(report([path], tmp_path / "out.html").path)
@@ -373,7 +373,7 @@ def test_evaluations_at_nearly_the_same_step_belong_together(tmp_path):
     assert (team["x"], team["y"]) == ([100, 203, 301], [2, 4, 6])
 
 
-def test_doubtful_company_is_said(tmp_path):
+def test_runs_that_may_not_belong_together_are_reported(tmp_path):
     one, two = (write(tmp_path / name, course(), seed=3) for name in ("one", "two"))
     config = json.loads((two / "config.json").read_text())
     config["versions"]["torch"] = "9.9"
@@ -385,7 +385,7 @@ def test_doubtful_company_is_said(tmp_path):
     assert "two fell back to the serial engine: no process could be started" in text
 
 
-def test_runs_of_the_same_name_are_told_apart(tmp_path):
+def test_runs_of_the_same_name_get_distinct_names(tmp_path):
     paths = [write(tmp_path / folder / "run", course(), seed=i) for i, folder in enumerate("ab")]
     text = words(report(paths, tmp_path / "out.html").path)
     assert "a/run" in text and "b/run" in text

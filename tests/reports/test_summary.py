@@ -34,7 +34,7 @@ def finished(tmp_path_factory):
     return run, train(world, {"agent_0": DQN, "agent_1": DQN}, Settings(steps=200, engine="serial"), run=run)
 
 
-def test_the_summary_says_what_and_how_to_go_on(finished):
+def test_the_summary_shows_results_and_the_next_commands(finished):
     run, result = finished
     console = Console(file=io.StringIO(), width=80)
     summarise(run, result, console=console)

@@ -32,7 +32,7 @@ def make(step=5, scale=1.0):
     return Checkpoint(step, agents, {"worlds": [(1, b"x", 2**100)]}, {"a": {"lane0": np.zeros(64, np.uint8)}})
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path):
+def test_checkpoints_are_loaded_as_saved(tmp_path):
     run = RunDirectory.prepare(tmp_path / "run").begin({"world": "hunt"})
     run.save(make())
     found = RunDirectory.open(tmp_path / "run").load()
@@ -68,7 +68,7 @@ def test_the_best_takes_the_place_of_the_former_best(tmp_path):
     assert sorted(p.name for p in run.path.iterdir()) == ["best", "checkpoints", "config.json", "logs"]
 
 
-def test_whoever_goes_on_knows_how_good_the_best_was(tmp_path):
+def test_a_resumed_run_knows_the_best_score(tmp_path):
     run = RunDirectory.prepare(tmp_path / "run").begin({})
     assert run.best_score() == -math.inf
     run.save_best(Checkpoint(5, make(5).agents, {"score": 12.5}))
@@ -162,7 +162,7 @@ def nobody():
             os.seteuid(0)
 
 
-def test_what_may_not_be_read_is_not_said_to_be_missing():
+def test_an_unreadable_file_is_not_reported_as_missing():
     with tempfile.TemporaryDirectory() as home:  # where nobody can look
         Path(home).chmod(0o755)
         run = RunDirectory.prepare(Path(home) / "run").begin({})
@@ -196,7 +196,7 @@ def clock(monkeypatch, first_s, every_s):
 
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
-def test_a_long_run_that_is_killed_early_has_something_to_go_on_from(engine, tmp_path, monkeypatch, no_leaks):
+def test_a_long_run_that_is_killed_early_has_a_checkpoint(engine, tmp_path, monkeypatch, no_leaks):
     clock(monkeypatch, 0.2, 0.2)
 
     def die(snapshot):
@@ -211,7 +211,7 @@ def test_a_long_run_that_is_killed_early_has_something_to_go_on_from(engine, tmp
     assert again.state == "done" and 0 < again.began <= there < again.steps
 
 
-def test_who_asks_for_steps_between_checkpoints_gets_these_alone(tmp_path, monkeypatch):
+def test_with_checkpoint_every_there_are_no_checkpoints_by_time(tmp_path, monkeypatch):
     clock(monkeypatch, 0.0, 0.0)
     train(HUNT, StandIn(), Settings(steps=1000, engine="serial", checkpoint_every=400), run=tmp_path / "run")
     assert RunDirectory(tmp_path / "run").steps() == [800, 1000]
@@ -243,7 +243,7 @@ def test_a_checkpoint_that_takes_long_is_written_more_rarely(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("file", ["agent_0.safetensors", "agent_1.replay.safetensors", "checkpoint.json"])
-def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_an_older_one_if_asked(file, tmp_path, capsys):
+def test_damaged_checkpoint_is_named_and_an_older_one_can_be_resumed(file, tmp_path, capsys):
     run, hunt = tmp_path / "run", ["--agents", "2", "--world.size", "7", "--world.turns", "10"]
     tiny = ["--dqn.hidden", "8", "--dqn.batch-size", "8", "--dqn.min-rows", "16", "--dqn.capacity", "500"]
     main(["train", "treasure_hunt", *hunt, *tiny, "--engine=serial", "--steps=100", "--keep-replay", f"--run={run}"])

@@ -52,7 +52,7 @@ def test_worlds_there_and_back():
 
 
 @pytest.mark.parametrize("world", [lambda: None, functools.partial(MatrixGame, "chicken"), TreasureHunt().reset])
-def test_a_world_that_cannot_be_written_down_is_said_so(world):
+def test_a_world_that_cannot_be_recorded_is_reported(world):
     plain = describe_world(world)
     assert plain["path"] is None
     with pytest.raises(SettingError, match=r"cannot be imported .*resume\(run, world=…\)"):
@@ -141,7 +141,7 @@ def test_fields_that_an_older_run_lacks_take_their_defaults():
         ),
     ],
 )
-def test_what_is_of_the_wrong_kind_is_refused_by_its_name(make, words):
+def test_values_of_the_wrong_type_are_refused_by_name(make, words):
     with pytest.raises(SettingError, match=re.escape(words)):
         make()
 

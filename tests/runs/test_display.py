@@ -120,7 +120,7 @@ def test_frame_in_ascii_has_nothing_else():
     console.print(part)  # would raise
 
 
-def test_a_long_wait_is_told_a_short_one_and_the_pace_are_not():
+def test_display_names_long_waits_but_not_short_ones_or_the_pace():
     history = History()
     for t in range(10):
         history.add(snapshot(float(t), waits="rows to learn from"))
@@ -138,7 +138,7 @@ def test_a_long_wait_is_told_a_short_one_and_the_pace_are_not():
         assert ("waits for the actors (pace)" in line(paced, history)) is told
 
 
-def test_a_silent_process_is_told():
+def test_display_marks_a_process_without_heartbeat():
     assert "learner-0 no heartbeat for 12 s" in line(snapshot(beat_s=12.0), History())
     assert "no heartbeat" not in line(snapshot(beat_s=12.0, state="done"), History())
 
@@ -163,7 +163,7 @@ def test_time_left_is_not_estimated_while_processes_start():
 
 
 @pytest.mark.parametrize("state", ["done", "stopped"])
-def test_the_time_of_a_resumed_run_is_said_to_be_since_then(state):
+def test_the_time_of_a_resumed_run_counts_from_the_resumption(state):
     history = History()
     history.add(snapshot(50.0, steps=8000))
     word = "in" if state == "done" else "after"
@@ -206,7 +206,7 @@ def test_the_display_fits_where_it_goes():
     assert isinstance(shown, Live)
 
 
-def test_small_parts():
+def test_small_functions():
     assert [short(value) for value in (0.0, 999.6, 1e6, float("nan"), 7.0, 1234567.0)] == [
         *("0", "1.00k", "1.00M", "nan", "7", "1.23M")
     ]
@@ -217,7 +217,7 @@ def test_small_parts():
 # ---- sinks
 
 
-def test_a_sink_that_fails_is_said_once_and_stalls_nobody():
+def test_a_failing_sink_is_reported_once_and_delays_nothing():
     said = []
     feed = Feed("a sink", said.append)
 

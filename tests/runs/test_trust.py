@@ -121,7 +121,7 @@ def test_a_damaged_record_does_not_count(run, state, text):
     assert not own(run)
 
 
-def test_nobody_else_can_read_or_write_the_record(run, state):
+def test_only_the_user_can_read_and_write_the_record(run, state):
     old = os.umask(0)
     try:
         shutil.rmtree(state.parent)

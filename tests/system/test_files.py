@@ -27,7 +27,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path, way):
 
 @pytest.mark.parametrize("failing", [1, 2])
 @pytest.mark.parametrize("error", [OSError("the disk is gone"), KeyboardInterrupt()], ids=["disk", "interrupt"])
-def test_what_was_there_stays_if_the_next_cannot_come(tmp_path, monkeypatch, failing, error):
+def test_the_old_folder_stays_if_the_new_one_cannot_be_written(tmp_path, monkeypatch, failing, error):
     monkeypatch.setattr(_files, "_exchange", lambda one, other: False)
     folder(tmp_path / "target", "first")
     fresh, rename, calls = folder(tmp_path / "fresh", "second"), Path.rename, []

@@ -134,7 +134,7 @@ def test_both_ways_play_and_train(tmp_path):
     assert played[""] == played["standard"]
 
 
-def test_a_server_that_was_killed_has_a_successor_and_its_socket_is_given_back(way):
+def test_a_killed_fork_server_is_restarted_and_its_socket_is_released(way):
     def have_a_child():
         child = Child("sleeper", time.sleep, (0,))
         assert child.join(60) and child.exit == 0
@@ -168,7 +168,7 @@ def test_children_can_be_started_from_several_threads_when_the_server_is_gone(wa
     assert ends == [True] * 15
 
 
-def test_all_who_ask_at_once_learn_the_exit_code(way, monkeypatch):
+def test_all_threads_that_wait_for_a_child_get_its_exit_code(way, monkeypatch):
     """It can be read once, and whoever starts a process asks for those of all others."""
     child, read, codes = Child("sleeper", time.sleep, (0,)), forkserver.read_signed, []
 

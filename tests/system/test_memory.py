@@ -149,7 +149,7 @@ def test_cannot_be_pickled_outside_the_start_of_a_process():
 # ---- too little of it
 
 
-def test_short_memory_is_said_before_anything_is_made(monkeypatch):
+def test_too_little_memory_is_reported_before_anything_is_created(monkeypatch):
     made: list[str] = []
     monkeypatch.setattr(_memory, "available_bytes", lambda _directory=None: 1000)
     monkeypatch.setattr(os, "memfd_create", lambda *_: made.append("memfd"))
@@ -169,7 +169,7 @@ def test_a_full_file_system_is_a_clear_error(tmp_path, monkeypatch, code):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_too_small_is_said_first(tmp_path):
+def test_too_small_directory_is_reported_before_writing(tmp_path):
     with pytest.raises(MemoryShortError, match=r"TiB on the file system of .* needed"):
         Segment({"a": ArraySpec((1 << 60,), "uint8")}, directory=tmp_path)
 
@@ -247,7 +247,7 @@ def test_a_group_that_is_over_its_limit_leaves_nothing(machine):
         Segment({"a": ArraySpec((1,), "uint8")})
 
 
-def test_sizes_for_people():
+def test_sizes_are_formatted():
     assert [format_bytes(n) for n in (1, 1023, 1024, 5 << 20, 7 << 40)] == [
         "1 bytes", "1023 bytes", "1.0 KiB", "5.0 MiB", "7.0 TiB",
     ]  # fmt: skip

@@ -161,7 +161,7 @@ def test_default_argument_is_found():
         by_default.__module__ = __name__
 
 
-def test_what_can_be_pickled_has_no_such_part():
+def test_objects_that_can_be_pickled_have_no_faulty_part():
     assert unpicklable_part({"a": [1, lambda: 2]}, "thing") is None
     assert unpicklable_part(OwnState(1), "thing") is None
 

@@ -57,7 +57,7 @@ def test_a_role_that_ends_by_itself_is_done(no_leaks, said):
     assert said == []
 
 
-def test_a_killed_child_gets_a_successor_and_only_it(no_leaks, said):
+def test_only_the_killed_child_is_restarted(no_leaks, said):
     first, second = role(live, "first"), role(live, "second")
     supervisor = Supervisor([first, second], RestartLimits(), said.append)
     supervisor.start()
@@ -115,7 +115,7 @@ def test_a_child_that_always_hangs_ends_the_run_however_long_it_takes_each_time(
     supervisor.kill()
 
 
-def test_stop_waits_and_names_who_had_to_be_ended(no_leaks, said):
+def test_stop_waits_and_names_processes_that_had_to_be_killed(no_leaks, said):
     quick = role(end, "quick")
     supervisor = Supervisor([quick, role(live, "slow")], RestartLimits(stop_s=0.1), said.append)
     supervisor.start()
@@ -138,7 +138,7 @@ def die_late(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_child_raises_while_it_is_ending_comes_home_and_all_have_ended(no_leaks, said, tmp_path):
+def test_an_exception_while_a_child_ends_is_reported_and_all_children_end(no_leaks, said, tmp_path):
     kinds = {"failing": fail_late, "dying": die_late, "fine": wait_for}
     makers = {name: functools.partial(Child, name, target, (str(tmp_path / "go"),)) for name, target in kinds.items()}
     roles = [Role(name, lambda n, make=make: make(), time.monotonic) for name, make in makers.items()]
@@ -151,7 +151,7 @@ def test_what_a_child_raises_while_it_is_ending_comes_home_and_all_have_ended(no
     assert supervisor.stop() == []
 
 
-def test_who_is_killed_while_it_is_ending_is_named(no_leaks, said, tmp_path):
+def test_a_process_killed_while_it_ends_is_named(no_leaks, said, tmp_path):
     make = lambda n: Child("dying", die_late, (str(tmp_path / "go"),))  # noqa: E731
     supervisor = Supervisor([Role("dying", make, time.monotonic)], RestartLimits(stop_s=60), said.append)
     supervisor.start()
@@ -164,7 +164,7 @@ def shout():
     raise ValueError("x" * 200_000 + " and the end")
 
 
-def test_a_traceback_of_any_length_hangs_nobody_and_its_end_comes_home():
+def test_a_long_traceback_blocks_no_process_and_its_end_is_reported():
     child = Child("loud", shout)
     assert child.join(120)
     assert child.exit == 1 and child.traceback().endswith(" and the end\n")
@@ -182,7 +182,7 @@ def test_a_signal_without_a_name_has_a_number():
     child.close()
 
 
-def test_the_death_of_the_server_is_the_death_of_its_children_and_all_get_successors(said):
+def test_if_the_fork_server_dies_its_children_are_restarted(said):
     """Whom the fork server takes with it was killed, not at fault."""
     roles = [role(live, name) for name in ("first", "second")]
     supervisor = Supervisor(roles, RestartLimits(), said.append)

@@ -360,7 +360,7 @@ def test_every_broken_clause_is_named(factory, clause):
     assert "\n" not in str(told.value)
 
 
-def test_bad_settings_are_told():
+def test_bad_settings_are_named():
     with pytest.raises(SettingError, match="episodes and limit must be ints >= 1, got 0 and 100000"):
         check_world(Corridor, episodes=0)
     world = Corridor()

@@ -152,7 +152,7 @@ def test_episodes_follow_each_other_with_seeds_of_their_own():
     assert policies[0].behaviour.loaded[1] == {"epsilon": 0.25}
 
 
-def test_a_world_that_raises_ends_it_or_is_made_anew():
+def test_a_world_that_raises_ends_the_actor_or_is_created_again():
     worlds = [Script(raises_at=(1, 0)), Script()]
     with pytest.raises(WorldError, match="boom"):
         play(Actor(batch(worlds), policies_in(2), lambda w, n: n), rounds=100)
@@ -336,7 +336,7 @@ def test_a_vector_that_is_inherited_or_passed_on_by_a_wrapper_is_not_used():
     assert isinstance(make_world_batch(TreasureHunt, 2, [False] * 2), VectorWorlds)
 
 
-def test_worlds_with_masks_and_worlds_to_be_remade_go_one_by_one():
+def test_worlds_with_masks_and_worlds_to_be_remade_are_stepped_one_by_one():
     assert isinstance(make_world_batch(TreasureHunt, 2, [False, True]), LoopedWorlds)
     assert isinstance(make_world_batch(TreasureHunt, 2, [False, False], remake=True), LoopedWorlds)
 
@@ -490,7 +490,7 @@ def test_an_agent_may_act_by_a_given_policy_which_writes_no_rows():
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), n_frames=st.integers(1, 4), tracks=st.integers(1, 4))
-def test_what_is_carried_through_an_episode_is_what_a_frame_stack_of_each_track_holds(data, n_frames, tracks):
+def test_episode_state_equals_a_frame_stack_for_each_track(data, n_frames, tracks):
     state, stacks = EpisodeState(tracks, n_frames), {}
     for t in range(data.draw(st.integers(1, 12))):
         at = np.array(sorted(data.draw(st.sets(st.integers(0, tracks - 1), min_size=1))))

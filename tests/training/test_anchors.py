@@ -70,7 +70,7 @@ def test_a_run_that_stacks_frames_is_made_for_each_world(earlier):
 
 
 @pytest.mark.parametrize("which", ["dqn", "iqn", "support.given_policies:Dice"])
-def test_lockstep_is_the_serial_run_and_a_resumed_one_goes_on(earlier, which, tmp_path):
+def test_lockstep_is_the_serial_run_and_a_resumed_one_continues(earlier, which, tmp_path):
     """Also against an anchor that acts in all worlds at once and draws from the global generators."""
     given = which if ":" in which else earlier / which
     chosen = functools.partial(quick, slack=0, steps=120, league=league(given), keep_replay=True)
@@ -149,7 +149,7 @@ class Drawing:
         self.rng.bit_generator.state = stream
 
 
-def test_the_random_stream_of_an_earlier_run_begins_with_a_seed_and_goes_on():
+def test_the_random_stream_of_an_earlier_run_begins_with_a_seed_and_continues():
     def make():
         chooser = SimpleNamespace(opponent=lambda chance: anchor(0))
         results, newest = SimpleNamespace(tell=lambda *told: None), Newest(Drawing(), SimpleNamespace(version=0), ())

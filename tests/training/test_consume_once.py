@@ -324,7 +324,7 @@ def test_paces_that_would_stall_others_or_mean_nothing_are_refused(algorithm, se
 
 
 @pytest.mark.parametrize("engine", ["processes", "serial"])
-def test_a_run_goes_on_with_the_rows_that_waited_or_counts_them(engine, tmp_path, monkeypatch):
+def test_a_resumed_run_uses_the_waiting_rows_or_counts_them_as_lost(engine, tmp_path, monkeypatch):
     lanes, config, world = Lanes(monkeypatch), Ledger(), functools.partial(Diary, str(tmp_path))
     for keep in (True, False):
         run, told, seen = tmp_path / str(keep), [], {}
@@ -361,7 +361,7 @@ def test_a_checkpoint_of_a_run_at_full_speed_holds_the_rows_that_its_state_has_n
 
 @pytest.mark.parametrize("engine", ["processes", "serial"])
 @pytest.mark.parametrize("config", [Ledger(), StandIn()])
-def test_a_run_may_go_on_several_times_with_its_rows_and_without_them(engine, config, tmp_path):
+def test_a_run_is_resumed_several_times_with_and_without_its_rows(engine, config, tmp_path):
     world = functools.partial(Diary, str(tmp_path))
     pace = {} if isinstance(config, Ledger) else {"updates_per_step": 0.5}
     settings = Settings(steps=600, engine=engine, **pace)
@@ -412,7 +412,7 @@ class _Failing(_Writing):
         return super().update(batch, steps)
 
 
-def test_what_became_of_the_rows_is_shown(tmp_path):
+def test_counts_of_used_and_unread_rows_are_shown(tmp_path):
     """Those that were used, and with a small replay those that nobody ever drew."""
     seen = {}
     world = functools.partial(Diary, str(tmp_path))

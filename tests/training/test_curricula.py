@@ -73,7 +73,7 @@ def serial(**more: Any) -> Settings:
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: gymnasium.wrappers.TimeLimit(env, 50)])
-def test_a_world_is_told_the_stage_before_each_reset(wrap: Callable[[Any], Any], told: list[tuple[str, int]]) -> None:
+def test_a_world_gets_the_stage_before_each_reset(wrap: Callable[[Any], Any], told: list[tuple[str, int]]) -> None:
     train(lambda: wrap(Reach()), DQNConfig(**FEW, stages=STAGES), serial())
     resets = told[1:]  # the first one is of the probe, which is told nothing
     assert [stage for stage, _ in resets] == sorted((s for s, _ in resets), key=STAGES.names.index)
@@ -186,7 +186,7 @@ class WithArrays(gymnasium.Env):
         return Arrays()
 
 
-def test_worlds_as_arrays_are_told_too(told: list[tuple[str, int]]) -> None:
+def test_worlds_as_arrays_get_the_stage_too(told: list[tuple[str, int]]) -> None:
     batch = make_world_batch(WithArrays, 2, [False])
     batch.reset([0, 1], [1, 2])
     batch.set_stage("far")

@@ -224,7 +224,7 @@ def test_processes_on_a_device_learn_what_the_cpu_does():
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_a_successor_on_a_device_goes_on_as_on_the_cpu(once):
+def test_a_restarted_learner_on_a_device_continues_as_on_the_cpu(once):
     there, kind = (PoisonedPPO(**ONCE), PPOConfig) if once else (PoisonedDQN(**SMALL), DQNConfig)
     states = []
     for algorithm in (there, on_cpu(there, kind)):
@@ -291,7 +291,7 @@ def test_replays_on_a_disk_hold_the_same_rows(engine, tmp_path, monkeypatch):
     assert list(Path(tmp_path).iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
+def test_missing_folder_is_reported(tmp_path):
     settings = Settings(steps=100, engine="serial", replay_directory=str(tmp_path / "none"))
     with pytest.raises(SettingError, match="directory must be an existing folder"):
         train(HUNT, StandIn(), settings)

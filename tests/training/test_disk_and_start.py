@@ -117,7 +117,7 @@ def test_half_a_line_is_removed_before_the_next_one(tmp_path):
     assert path.read_text() == '{"a": 4}\n'
 
 
-def test_a_directory_that_cannot_be_written_is_said_at_once(tmp_path, capsys):
+def test_unwritable_directory_is_reported_at_once(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be written: Not a directory"):
         train(HUNT, StandIn(), SERIAL, run=tmp_path / "file" / "run")
@@ -183,7 +183,7 @@ def test_a_run_that_never_began_leaves_nothing_and_takes_nothing(tmp_path, monke
     assert train(HUNT, StandIn(), SERIAL, run=tmp_path / "new").state == "done"
 
 
-def test_who_comes_second_to_a_new_run_leaves_it_alone(tmp_path, monkeypatch):
+def test_second_process_cannot_take_over_a_run(tmp_path, monkeypatch):
     """Both see an empty place; one holds it first. The other one's end takes nothing away."""
     prepare = RunDirectory.prepare
 
@@ -206,7 +206,7 @@ def test_who_comes_second_to_a_new_run_leaves_it_alone(tmp_path, monkeypatch):
         train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
 
 
-def test_a_lock_that_was_removed_keeps_nobody_and_is_kept_by_nobody(tmp_path, monkeypatch):
+def test_a_removed_lock_file_excludes_no_process(tmp_path, monkeypatch):
     lock = _runs._lock
 
     def late(fd):  # a run that never began is taken back between the opening of its lock and the locking
@@ -221,7 +221,7 @@ def test_a_lock_that_was_removed_keeps_nobody_and_is_kept_by_nobody(tmp_path, mo
         assert is_alive(tmp_path)
 
 
-def test_what_a_death_left_half_written_is_removed_when_the_run_goes_on(tmp_path):
+def test_incomplete_files_are_removed_when_a_run_is_resumed(tmp_path):
     train(HUNT, StandIn(), SERIAL, run=tmp_path / "run")
     for left in ("checkpoints/.000000000100.new.1234abcd", ".best.new.1234abcd"):
         (tmp_path / "run" / left).mkdir()
@@ -251,7 +251,7 @@ class Blind(gymnasium.Env):
         return np.full(3, np.nan, np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
 
 
-def test_learning_that_has_become_nonsense_is_said_once():
+def test_divergence_is_reported_once():
     said = []
     config = DQNConfig(hidden=(8,), batch_size=8, min_rows=16)
     train(Blind, config, Settings(steps=200, engine="serial"), on_message=said.append)
@@ -284,14 +284,14 @@ def no_processes(monkeypatch):
     return attempts
 
 
-def test_without_leave_it_is_an_error_that_names_the_way_out(no_processes, tmp_path, no_leaks):
+def test_without_fall_back_the_error_names_the_setting(no_processes, tmp_path, no_leaks):
     words = r"actor-0 could not be started: .*temporarily unavailable; .*engine='serial', or set fall_back=True"
     with pytest.raises(StartError, match=words):
         train(HUNT, StandIn(), Settings(steps=100), run=tmp_path / "run")
     assert no_processes == ["actor-0"] and everything(tmp_path) == []
 
 
-def test_with_leave_the_serial_engine_plays_it_said_aloud_and_written_down(no_processes, tmp_path, no_leaks):
+def test_with_fall_back_the_serial_engine_is_used_reported_and_recorded(no_processes, tmp_path, no_leaks):
     said, seen = [], []
     asked = Settings(steps=200, updates_per_step=0.5, evaluate_every=50, fall_back=True)
     result = train(HUNT, StandIn(), asked, run=tmp_path / "run", on_message=said.append, on_update=seen.append)
@@ -311,7 +311,7 @@ def test_with_leave_the_serial_engine_plays_it_said_aloud_and_written_down(no_pr
         assert agent["state"].tobytes() == result.agents[name]["state"].tobytes()
 
 
-def test_a_run_that_fell_back_goes_on_in_processes_when_it_can(no_processes, tmp_path, monkeypatch, no_leaks):
+def test_a_run_that_fell_back_is_resumed_in_processes_if_possible(no_processes, tmp_path, monkeypatch, no_leaks):
     train(HUNT, StandIn(), Settings(steps=100, fall_back=True), run=tmp_path / "run")
     monkeypatch.undo()
     result = resume(tmp_path / "run", steps=300, algorithm=StandIn())
@@ -361,7 +361,7 @@ def _wait():
     time.sleep(60)
 
 
-def test_a_successor_that_cannot_be_started_is_tried_again_up_to_the_limit(no_leaks):
+def test_a_failed_restart_is_tried_again_up_to_the_limit(no_leaks):
     refused = []
 
     def start(n):

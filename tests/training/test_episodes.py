@@ -55,7 +55,7 @@ def test_a_ring_gives_every_record_once_or_counts_it(bursts):
         assert reader.lost == lost
 
 
-def test_what_was_written_is_read(ring):
+def test_records_are_read_as_written(ring):
     one = record(1, winner=1, opponent=-2, side=0, metrics={"treasures": 3.0})
     ring.writer(0).append(one)
     assert ring.reader(0).read() == [one]
@@ -118,7 +118,7 @@ def timeless(run):
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines(run)]
 
 
-def test_the_file_is_thinned_when_it_is_too_large_and_says_so(tmp_path):
+def test_a_too_large_file_is_thinned_and_marked(tmp_path):
     file = EpisodeFile(RunDirectory(tmp_path), limit_bytes=2000)
     line = {"step": 1, "seconds": 0.5, "seed": 3, "returns": {"a": 1.0}, "lengths": {"a": 2}, "versions": {"a": 1}}
     for _ in range(100):
@@ -191,7 +191,7 @@ class Decided(MatrixGame):
     won_by = "total"
 
 
-def test_the_winner_of_a_game_is_told(tmp_path):
+def test_the_winner_of_a_game_is_recorded(tmp_path):
     train(Decided, QUICK, Settings(steps=200, engine="serial"), run=tmp_path / "run")
     found = read_episodes(tmp_path / "run")
     one, other = found.lines[0]["returns"]

@@ -86,7 +86,7 @@ def test_the_player_meets_every_anchor_on_both_sides():
         assert outcome.score == 0.5 and outcome.totals.shape == (8, 1) and outcome.team == 0.0
 
 
-def test_a_game_that_ends_early_is_told_once():
+def test_a_game_that_ends_early_is_counted_once():
     settings = Settings(self_play=True, evaluate_every=100)
     challenge = _Challenge(SharedMemory(make_roster(Hockey, TD3Config(), settings)), episodes=8)
     outcome = challenge.play([Always([0.0, 0.0, 0.0, -1.0])], lambda w: w)
@@ -133,7 +133,7 @@ def test_snapshots_show_the_newest_evaluation_of_each_agent(tmp_path):
     assert last["team"] == pytest.approx(sum(one["mean"] for one in last["agents"].values())) and "team_std" in last
 
 
-def test_without_anchors_there_is_nobody_to_measure_by():
+def test_evaluations_in_self_play_need_anchors():
     settings = Settings(self_play=True, league=League(anchors=()), evaluate_every=100)
     with pytest.raises(
         SettingError,

@@ -44,7 +44,7 @@ def run(killer, settings, world=HUNT, **more):
     return result
 
 
-def test_a_killed_learner_is_restarted_alone_and_goes_on(no_leaks):
+def test_only_the_killed_learner_is_restarted_and_it_continues(no_leaks):
     killer = Killer(lambda row: row.name == "learner-1", most=2)
     result = run(killer, paced())
     assert result.state == "done"
@@ -58,7 +58,7 @@ def test_a_killed_learner_is_restarted_alone_and_goes_on(no_leaks):
     assert min(result.updates.values()) > 1000
 
 
-def test_a_killed_actor_is_restarted_alone_and_goes_on_in_its_lanes(no_leaks):
+def test_only_the_killed_actor_is_restarted_and_it_continues_in_its_lanes(no_leaks):
     killer = Killer(lambda row: row.name == "actor-0", most=2)
     broken = []
     result = train(
@@ -82,7 +82,7 @@ def test_a_stopped_process_counts_as_hung_and_is_replaced(no_leaks):
     assert any("had no heartbeat" in line for line in killer.said)
 
 
-def test_the_optimiser_of_a_successor_is_the_predecessors(no_leaks, tmp_path):
+def test_a_restarted_learner_continues_with_its_optimiser(no_leaks, tmp_path):
     """A learner killed in lockstep right after a version: its successor ends where an undisturbed one ends."""
     killer = Killer(lambda row: row.name == "learner-0", most=1)
     settings = Settings(
@@ -127,7 +127,7 @@ def test_a_world_that_raises_is_shown_and_the_run_ends_with_a_checkpoint(no_leak
     assert "the roof fell in" in (directory.logs / "actor-0.log").read_text()
 
 
-def test_a_world_that_raises_is_made_anew_if_asked_for(no_leaks):
+def test_a_world_that_raises_is_created_again_if_allowed(no_leaks):
     broken = []
     result = train(
         Faulty,

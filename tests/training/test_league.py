@@ -55,7 +55,7 @@ def test_chances_follow_the_formulas():
         assert newest == pytest.approx(0.15)
 
 
-def test_nobody_is_ruled_out_for_ever():
+def test_every_opponent_keeps_a_positive_probability():
     for rate in (0.0, 1.0):
         for choice in ("variance", "hard"):
             _, snapshots, _ = League(choice=choice).chances(np.zeros(0), np.array([rate, 0.5]))
@@ -90,7 +90,7 @@ def test_bad_settings_say_what_was_given_and_expected(bad, says):
 # Results
 
 
-def test_results_are_heard_once_and_in_order():
+def test_results_are_read_once_and_in_order():
     ring = np.zeros(_RING, np.uint64)
     told = Results(ring)
     told.tell(anchor(0), 3.0, margin=1.0)
@@ -152,7 +152,7 @@ def test_the_pool_is_bounded(out, left):
     assert (newcomer["games"], newcomer["win_rate"]) == (0, 0.5)
 
 
-def test_win_rates_are_measured_and_decide_who_is_met():
+def test_win_rates_are_measured_and_determine_the_opponents():
     shared = board(League(snapshot_every=100, review_every=10, pool=2, anchor_share=0.5, choice="hard"))
     table = LeagueTable(shared)
     for _ in range(200):
@@ -172,7 +172,7 @@ def test_win_rates_are_measured_and_decide_who_is_met():
     assert 0 < heads["chance"] < 0.01
 
 
-def test_results_of_a_snapshot_that_is_gone_count_for_nobody():
+def test_results_of_a_removed_snapshot_do_not_count():
     shared = board()
     table = LeagueTable(shared)
     for step in (100, 200, 300, 400):  # the first one is out
@@ -184,7 +184,7 @@ def test_results_of_a_snapshot_that_is_gone_count_for_nobody():
     assert sum(row["games"] for row in standings.as_dict()["opponents"]) == 0
 
 
-def test_a_successor_s_table_is_the_predecessor_s():
+def test_a_restarted_learner_keeps_the_league_table():
     shared = board()
     first = LeagueTable(shared)
     told = Results(shared.results[0])
@@ -372,7 +372,7 @@ def test_half_played_games_are_taken_up_again_with_opponents_that_are_gone():
     assert play(again, 30) == after
 
 
-def test_the_newest_goes_on_with_the_version_it_had():
+def test_the_newest_opponent_continues_with_its_version_until_the_next_game():
     """A version that came out since is for the next game, whoever plays on."""
     old = SimpleNamespace(version=1, refresh=lambda: True, weights=np.array([2.0]))
     playing = Newest(Echo(), old, ())
@@ -478,7 +478,7 @@ def test_batches_have_their_shares_of_games_against_anchors():
     assert (lanes < 4).sum() == 200
 
 
-def test_a_killed_actor_and_a_killed_learner_go_on(no_leaks):
+def test_a_killed_actor_and_a_killed_learner_are_restarted(no_leaks):
     killer = Killer(lambda row: row.name in ("actor-0", "learner-0"), signals=(signal.SIGKILL,), most=3)
     settings = quick(steps=25_000, slack=100, updates_per_step=0.2, actors=2, worlds_per_actor=2, limits=BRISK)
     result = train(Coins, StandIn(), settings, on_update=killer.watch, on_message=killer.said.append)

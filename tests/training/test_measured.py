@@ -186,7 +186,7 @@ class Talking(Fruits):
         return *rest, infos
 
 
-def test_what_is_not_a_number_is_named_once():
+def test_metrics_that_are_not_numbers_are_named_once():
     seen = []
     with pytest.warns(UserWarning) as warned:
         train(Talking, QUICK, Settings(steps=60, engine="serial"), on_update=seen.append)

@@ -58,7 +58,7 @@ def test_a_stage_may_have_a_function():
         DQNConfig(stages=Stages({"ramp": 5, "full": None}), epsilon=Staged({"ramp": lambda step: 7.0, "full": 1.0}))
 
 
-def test_what_is_no_schedule_is_refused_by_its_name():
+def test_values_that_are_not_schedules_are_refused_by_name():
     for wrong, words in (
         (lambda step: 1.5, "epsilon at step 0 must be a number from 0 to 1"),
         (lambda step: "much", "epsilon at step 0 must be a number, got 'much'"),

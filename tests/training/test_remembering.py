@@ -54,7 +54,7 @@ def self_play(tmp_path, **more):
     return Settings(**{"engine": "serial", "self_play": True, "league": league, "worlds_per_actor": 3, **more})
 
 
-def test_self_play_in_lockstep_is_the_serial_run_and_a_resumed_one_goes_on(tmp_path):
+def test_self_play_in_lockstep_is_the_serial_run_and_a_resumed_one_continues(tmp_path):
     """Against an earlier run, snapshots and the player itself, which all remember."""
     chosen = partial(self_play, tmp_path, steps=240, keep_replay=True)
     league = League(anchors=("heads",))

@@ -48,7 +48,7 @@ def trained(request, tmp_path_factory):
      {"engine": "serial", "updates_per_step": 0.1, "actors": 1}, {"slack": 16.0, "updates_per_step": 2.0}],
     ids=str,
 )  # fmt: skip
-def test_a_run_goes_on_otherwise_and_settles_what_was_before(changes, trained, tmp_path):
+def test_a_run_is_resumed_with_other_settings_that_apply_from_there(changes, trained, tmp_path):
     first, before, keep_replay = trained
     run, said = shutil.copytree(first, tmp_path / "run"), []
     after = resume(run, steps=100, world=GAME, algorithm=CONFIG, on_message=said.append, **changes)

@@ -79,7 +79,7 @@ def test_seeds_that_mean_nothing_are_refused(seeds, tmp_path):
         train_seeds("matrix", SMALL, SERIAL, seeds=seeds, run=tmp_path / "set", display="off")
 
 
-def test_a_run_that_fails_costs_itself_alone(tmp_path, monkeypatch):
+def test_a_failing_run_does_not_affect_the_others(tmp_path, monkeypatch):
     from motet.training import seeds as module
 
     begin = module._begin

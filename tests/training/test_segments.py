@@ -176,7 +176,7 @@ def test_steps_and_frames_never_cross_an_end():
             assert batch.reward[i] == pytest.approx(sum(0.5**k * r for k, r in enumerate(rewards)))
 
 
-def test_what_is_earned_between_an_end_and_the_next_episode_leaks_into_nothing():
+def test_rewards_between_an_end_and_the_next_episode_are_not_counted():
     class Late(Cat):
         def act(self, actions):
             super().act(actions)
@@ -235,7 +235,7 @@ def test_td3_beside_an_agent_that_is_never_asked():
 @pytest.mark.parametrize(
     ("name", "order"), [("dqn", (0, 1)), ("dqn", (0, 1, 0, 1, 0, 1, 2)), ("stand-in", (0, 1, 1)), ("ppo", (0, 1, 1))]
 )
-def test_lockstep_is_the_serial_run_whoever_is_asked_how_often(name, order):
+def test_lockstep_is_the_serial_run_however_often_each_agent_is_asked(name, order):
     world = functools.partial(Office, 3, order, calls=23)
     layout = {"actors": 2, "worlds_per_actor": 2, "learner_processes": 1, "steps": 250}
     serial = run(world, EQUAL[name], engine="serial", **layout)
@@ -249,13 +249,13 @@ def test_lockstep_is_the_serial_run_whoever_is_asked_how_often(name, order):
 @pytest.mark.parametrize(
     ("pace", "least"), [({}, 1), ({"updates_per_step": 1.0, "slack": 4.0}, 1000 - 66 - 4 - 2)], ids=["free", "slack"]
 )
-def test_nobody_waits_for_an_agent_that_is_never_asked(pace, least):
+def test_no_process_waits_for_an_agent_that_is_never_asked(pace, least):
     result = run(THREE, DQN, engine="processes", steps=1000, learner_processes=1, **pace)
     assert result.steps >= 1000 and result.updates["clerk_2"] == 0
     assert min(result.updates["clerk_0"], result.updates["clerk_1"]) >= least
 
 
-def test_nobody_waits_for_rows_of_an_agent_that_is_never_asked():
+def test_no_process_waits_for_rows_of_an_agent_that_is_never_asked():
     result = run(THREE, ONCE, engine="processes", steps=1000)
     assert result.updates["clerk_2"] == 0 and result.updates["clerk_0"] == result.updates["clerk_1"] > 25
 
@@ -281,7 +281,7 @@ class Shift(Office):
         super().reset(seed)
 
 
-def test_an_agent_that_stops_holds_up_nobody_who_is_behind_it():
+def test_an_agent_that_stops_delays_no_other_agent():
     versions = []
     settings = Settings(engine="serial", steps=700, publish_every=3, metrics_every_s=1e-9)
     watch = lambda snapshot: versions.append(snapshot.agents[1].version)  # noqa: E731
@@ -382,7 +382,7 @@ class Empty(Office):
             self.count = self.calls
 
 
-def test_episodes_in_which_nobody_acts_are_played_and_passed_over():
+def test_episodes_in_which_no_agent_acts_are_skipped():
     check_world(functools.partial(Empty, 2), episodes=6)
     result = run(functools.partial(Empty, 2), StandIn(), engine="serial", worlds_per_actor=3, steps=300)
     assert result.steps >= 300
@@ -390,7 +390,7 @@ def test_episodes_in_which_nobody_acts_are_played_and_passed_over():
     assert {sum(episode.decisions) for episode in evaluation.episodes} == {0, 20}
 
 
-def test_a_world_in_which_nobody_ever_acts_is_an_error():
+def test_a_world_in_which_no_agent_ever_acts_is_an_error():
     with pytest.raises(WorldError, match="there was no agent to act"):
         run(functools.partial(Office, 2, calls=0), StandIn(), engine="serial")
 
@@ -430,7 +430,7 @@ class Endless(Office):
 
 
 @pytest.mark.parametrize(("calls", "count"), [(10**9, 1), (90, 0)])
-def test_a_run_without_an_end_says_so_once(calls, count, monkeypatch):
+def test_a_run_without_ends_of_episodes_warns_once(calls, count, monkeypatch):
     monkeypatch.setattr("motet.training.recorder._ENDLESS", 100)
     lines = []
     settings = Settings(engine="serial", steps=400, metrics_every_s=1e-9)
@@ -487,7 +487,7 @@ def test_an_agent_that_is_never_asked_holds_up_no_checkpoint_and_no_resumed_run(
     assert more.updates["clerk_0"] >= result.updates["clerk_0"] + 180
 
 
-def test_evaluations_in_training_begin_frames_anew_in_each_segment():
+def test_evaluations_in_training_reset_frames_in_each_segment():
     still = [Still(), Still()]
     totals = play_greedily(LoopedWorlds([Cat(), Cat(moves=2)], [False] * 2), still, [1, 2], [3, 3])
     assert totals.tolist() == [[5.0, -4.25], [5.0, 10 - 25 + 4 * 0.25]]  # what comes after the last end is no move's
@@ -495,6 +495,6 @@ def test_evaluations_in_training_begin_frames_anew_in_each_segment():
         assert (seen[:, :, 0] == seen[:, -1:, 0]).all()
 
 
-def test_scripted_opponents_begin_anew_in_each_segment():
+def test_scripted_opponents_are_reset_in_each_segment():
     settings = Settings(engine="serial", steps=200, self_play=True, league=League(anchors=("test_segments:Diary",)))
     assert train(Cat, StandIn(), settings).state == "done"

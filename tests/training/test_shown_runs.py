@@ -99,7 +99,7 @@ def test_pictures_that_cannot_be_made_are_explained(tmp_path):
     assert any("learning curve" in line and "nothing to draw" in line for line in said)
 
 
-def test_the_commands_show_a_run_as_they_are_told(tmp_path, capsys):
+def test_the_commands_follow_the_display_flag(tmp_path, capsys):
     run, pictures = tmp_path / "run", {"episode.gif", "learning_curve.png"}
     quick = ["rooms", "--engine", "serial", "--steps", "100", "--run", str(run)]
     assert main(["train", *quick, "--display", "off"]) == 0
@@ -135,7 +135,7 @@ WANDB = {"project": "hunt", "name": "first", "group": "small", "tags": ["a", "b"
 FLAGS = ["--wandb-project", "hunt", "--wandb-name", "first", "--wandb-group", "small", "--wandb-tags", "a", "b"]
 
 
-def test_weights_and_biases_is_told_where_a_run_belongs(asked, tmp_path):
+def test_weights_and_biases_gets_project_group_and_tags(asked, tmp_path):
     quick = ["--engine", "serial", "--steps", "20"]
     train("matrix", "dqn", SHORT, run=tmp_path / "one", wandb=WANDB)
     assert main(["train", "matrix", *quick, "--run", str(tmp_path / "two"), *FLAGS]) == 0

@@ -171,7 +171,7 @@ def test_actors_act_by_the_stage_of_the_step_update_or_not(min_rows):
         assert {rate for stage, rate in seen.values() if stage == 1} == {1.0}  # published at its beginning only
 
 
-def test_stages_are_published_and_shown_while_nothing_is_learnt():
+def test_stages_are_published_and_shown_without_updates():
     seen = []
     train(
         Count, Witness(STAGES, min_rows=4000), Settings(steps=3000, worlds_per_actor=4),
@@ -204,7 +204,7 @@ def test_a_cleared_replay_gives_no_row_from_before(worlds):
     assert oldest[2] >= 500 // worlds - 1
 
 
-def test_what_became_due_while_the_replay_filled_again_is_waived():
+def test_updates_that_became_due_during_a_rest_are_skipped():
     plain, cleared = (played(Witness(stages)) for stages in (STAGES, CLEARED))
     assert int(plain.board.learned.updates[0]) == 800 - 34
     waived = int(cleared.board.learned.waived[0])
@@ -213,7 +213,7 @@ def test_what_became_due_while_the_replay_filled_again_is_waived():
     assert not cleared.board.learned.resting[0]
 
 
-def test_a_successor_neither_rests_again_nor_waives_more():
+def test_a_restarted_learner_neither_rests_again_nor_skips_more_updates():
     """However seldom versions are published: what was waived is in the vault before anybody goes on."""
     settings = Settings(engine="serial", steps=800, updates_per_step=1.0, publish_every=10**6)
     shared, seen = SharedMemory(make_roster(Count, Witness(CLEARED), settings)), []
@@ -234,7 +234,7 @@ def test_a_successor_neither_rests_again_nor_waives_more():
     assert seen[0] == seen[1]
 
 
-def test_a_tight_pace_goes_on_through_a_cleared_replay():
+def test_a_tight_pace_continues_after_the_replay_is_cleared():
     settings = Settings(steps=3000, worlds_per_actor=64, updates_per_step=1.0, slack=1)
     result = train(Count, Witness(CLEARED, min_rows=10), settings)
     assert result.state == "done"
@@ -285,7 +285,7 @@ class Slow(Count):
 
 
 @pytest.mark.parametrize("first", [300, 510, 700])
-def test_a_resumed_run_goes_on_in_its_stage(tmp_path, first):
+def test_a_resumed_run_continues_in_its_stage(tmp_path, first):
     """With the replay kept, in the serial engine: exactly as if it had never stopped. 510: while it rests."""
     config = Witness(CLEARED, Staged({"warm_up": 1.0, "ramp": 0.5, "full": 0.0}))
     settings = Settings(engine="serial", steps=1000, keep_replay=True, checkpoint_every=first)

@@ -48,7 +48,7 @@ def test_without_a_limit_an_actor_is_as_late_as_its_interval():
 
 @pytest.mark.parametrize("limit", [0, 3, 12])
 @pytest.mark.parametrize("measure", ["versions", "steps"])
-def test_nobody_acts_with_a_version_older_than_the_limit(measure, limit):
+def test_no_actor_acts_with_a_version_older_than_the_limit(measure, limit):
     found, forced = lags(sync_interval=40, **{f"max_lag_{measure}": limit})
     assert found.max(0)[("versions", "steps").index(measure)] == limit
     assert min(forced) > 300 // (limit + 1) // 2
@@ -66,7 +66,7 @@ def test_the_narrower_of_two_limits_holds():
 
 
 @pytest.mark.parametrize("measure", ["versions", "steps"])
-def test_who_looks_every_round_is_never_forced(measure):
+def test_an_actor_that_checks_every_round_is_never_forced_to_load(measure):
     found, forced = lags(sync_interval=1, **{f"max_lag_{measure}": 0})
     assert found.max() == 0
     assert forced == [0, 0]
@@ -82,7 +82,7 @@ def test_forced_refreshes_are_shown(measure):
     assert seen[-1].forced > 10
 
 
-def test_a_successor_of_an_actor_begins_with_the_newest_version_wherever_its_interval_is(no_leaks):
+def test_a_restarted_actor_begins_with_the_newest_version_for_any_interval(no_leaks):
     killed, versions = [], []
 
     def look(snapshot):
@@ -135,7 +135,7 @@ class Unreadable:
         return False
 
 
-def test_what_can_never_be_read_ends_with_a_name():
+def test_a_publication_that_can_never_be_read_is_an_error_that_names_it():
     with pytest.raises(WaitTimeoutError, match=r"holds version 1 and could not read version 9.*0\.05 s"):
         Unreadable().catch_up(2, timeout_s=0.05)
 

@@ -75,7 +75,7 @@ def test_a_resumed_run_does_not_need_the_run_from_which_it_started(tmp_path: Any
     assert resume(tmp_path / "b", steps=20, algorithm=again).steps == 100
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Any) -> None:
+def test_a_start_from_an_unsuitable_run_is_refused(tmp_path: Any) -> None:
     train("matrix", DQNConfig(hidden=(8, 4), **FEW), serial(40), run=tmp_path / "a")
     run = str(tmp_path / "a")
 

@@ -109,7 +109,7 @@ def test_eight_actors_with_a_tiny_replay_while_actors_and_learners_are_killed(al
         assert earlier[0] <= later[0], "a version went back"
 
 
-def test_a_learner_rests_while_there_are_fewer_transitions_than_a_batch_and_so_does_its_successor():
+def test_a_learner_also_a_restarted_one_rests_while_there_are_fewer_transitions_than_a_batch():
     roster = make_roster(Counting, StandIn(prioritised=True, capacity=1, batch_size=8), Settings(engine="serial"))
     shared = SharedMemory(roster)
     learned, replay = shared.board.learned, shared.replays[0]

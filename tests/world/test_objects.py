@@ -228,7 +228,7 @@ def test_a_projects_environment_is_trained_in_one_call_and_its_policies_play_in_
     assert foreign_returns(Plain(), policies, seeds) == motet_returns(object_world(Plain), policies, seeds)
 
 
-def test_what_is_not_an_environment_is_refused():
+def test_objects_that_are_not_environments_are_refused():
     with pytest.raises(SettingError, match=r"environment must be an object with reset\(\), agents and world, or a"):
         train_objects(3)
     for given in (Plain, Plain(), functools.partial(Plain, seed=3)):

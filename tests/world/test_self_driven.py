@@ -401,7 +401,7 @@ def test_without_a_limit_an_episode_ends_when_all_that_acted_are_done():
     assert 0 < len(seen) < 100_000 and {agent for agent, _ in seen} == {0, 1}
 
 
-def test_nobody_is_asked_for_ever():
+def test_a_world_that_asks_no_agent_does_not_block_forever():
     class Silent(foreign.Environment):
         def take_turn(self):
             self.turn += 1
@@ -418,7 +418,7 @@ def test_nobody_is_asked_for_ever():
         world.group()
 
 
-def test_an_agent_that_is_asked_outside_of_a_turn_is_told():
+def test_an_agent_that_is_asked_outside_of_a_turn_raises():
     environment = foreign.Plain()
     world = from_objects(environment)
     world.reset(0)

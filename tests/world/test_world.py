@@ -160,7 +160,7 @@ def test_in_turn_equals_a_naive_model(script, at_first, dead_first):
     assert not env.agents
 
 
-def test_what_is_earned_after_the_last_action_and_before_the_end_is_in():
+def test_rewards_between_the_last_action_and_the_end_are_counted():
     # a0 acts and earns 1; a1's step gives it 2 more and kills it; it is met only when its turn comes.
     script = [([1, 0], [], 0), ([2, 5], [(0, False)], 0), ([0, 7], [], 0)]
     turns, ends = play(as_world(Scripted(script, 2, 2, dead_first=False)), lambda agent: 0)
@@ -286,7 +286,7 @@ def test_at_once_with_an_early_death_and_a_late_birth():
 
 @pytest.mark.parametrize("masks", [None, "observation", "info"])
 @pytest.mark.parametrize("shown", [True, False])
-def test_what_was_seen_last_stays_when_the_others_go_on(masks, shown):
+def test_the_last_observation_of_an_agent_stays_unchanged_while_others_continue(masks, shown):
     def show_the_dead(env, result):
         seen, infos = env.shown(["ann"])  # writes to the memory that its last observation was in
         if shown:
@@ -312,7 +312,7 @@ def test_at_once_keeps_the_contract(masks):
 
 
 @pytest.mark.parametrize("masks", ["observation", "info"])
-def test_a_mask_is_told_apart_from_the_observation(masks):
+def test_a_mask_is_separated_from_the_observation(masks):
     world = as_world(Party(masks))
     assert world.observation_spaces[1] == Box(-1, 100, (2,), np.float32)
     world.reset()
@@ -412,7 +412,7 @@ def test_shipped_worlds_can_save_and_a_wrapper_hides_it():
 
 
 @pytest.mark.parametrize("env", [TreasureHunt(agents=2, turns=9, spawn=0.3), MatrixGame(turns=9)])
-def test_a_snapshot_is_plain_and_goes_on_in_a_fresh_world(env):
+def test_a_snapshot_is_plain_and_continues_in_a_new_world(env):
     import ast
 
     world, again = as_world(env), as_world(type(env)(turns=9, **({"spawn": 0.3} if "spawn" in vars(env) else {})))
@@ -512,14 +512,14 @@ def test_observations_are_cast_where_nothing_is_lost():
         (Tuple((Discrete(2),)), (1, 1), "a tuple of 1"),
     ],
 )
-def test_an_observation_that_does_not_fit_is_told(space, shown, message):
+def test_an_observation_outside_of_its_space_is_reported(space, shown, message):
     with pytest.raises(WorldError, match=message) as told:
         echo(space, shown)
     assert "Echo (agent agent_0, step 0, no seed, reset 1 after seed None): " in str(told.value)
 
 
 @pytest.mark.parametrize("action", [3, -2, 1.5, np.float32(0), None, np.array([0, 1]), "x", np.nan])
-def test_an_action_out_of_range_is_told_before_the_world_sees_it(action):
+def test_an_action_out_of_range_is_refused_before_it_reaches_the_world(action):
     env = Echo(Discrete(2), 0)
     world = as_world(env)
     world.reset(seed=4)
@@ -556,7 +556,7 @@ def test_one_action_for_each_of_the_group(actions):
 
 
 @pytest.mark.parametrize("env", [TreasureHunt(), MatrixGame(turns=1)])
-def test_acting_without_an_episode_is_told(env):
+def test_acting_without_an_episode_is_an_error(env):
     with pytest.raises(WorldError, match="no episode is running"):
         as_world(env).act([0])
 
@@ -581,7 +581,7 @@ def test_a_reward_must_be_finite(reward):
         hunt.reward(0)
 
 
-def test_an_exception_of_the_world_is_told_with_agent_step_seed_and_action():
+def test_an_exception_of_the_world_is_reported_with_agent_step_seed_and_action():
     cause = KeyError("mine")
     world = as_world(Echo(Discrete(2), 0, step=cause))
     world.reset(seed=7)
@@ -650,7 +650,7 @@ def undead(env, result):
         (lambda env, result: result[:4], "step.. returned tuple .*; expected observations, rewards"),
     ],
 )
-def test_a_parallel_environment_that_breaks_its_promises_is_told(change, message):
+def test_parallel_environment_that_breaks_its_contract_is_reported(change, message):
     with pytest.raises(WorldError, match=message):
         play(as_world(altered(Party(), "step", change)), lambda agent: agent)
 
@@ -676,13 +676,13 @@ def stays(env, result):
         (stays, "still in agents after its step"),
     ],
 )
-def test_an_aec_environment_that_breaks_its_promises_is_told(change, message):
+def test_aec_environment_that_breaks_its_contract_is_reported(change, message):
     env = Scripted([([0, 0], [], 0)] * 3, 2, 2)
     with pytest.raises(WorldError, match=message):
         play(as_world(altered(env, "step", change)), lambda agent: 0)
 
 
-def test_old_gym_is_told():
+def test_old_gym_environments_are_refused():
     env = Echo(Discrete(2), 0)
     env.reset = lambda seed=None: 0
     with pytest.raises(WorldError, match=r"reset\(\) returned int 0; expected observations and infos"):
@@ -704,17 +704,17 @@ def test_old_gym_is_told():
         (Echo(Discrete(2), 0, action_space=Text(4)), r"the space of the action must be Box, .*, got Text"),
     ],
 )
-def test_what_is_no_world_is_told(given, message):
+def test_objects_that_are_not_worlds_are_refused(given, message):
     with pytest.raises(SettingError, match=message):
         as_world(given)
 
 
-def test_a_vector_of_environments_is_told():
+def test_a_vector_environment_gets_a_hint():
     with pytest.raises(SettingError, match="vector environment"):
         as_world(gymnasium.make_vec("CartPole-v1", 2))
 
 
-def test_a_world_is_given_back_and_an_incomplete_one_is_told():
+def test_a_world_is_returned_unchanged_and_an_incomplete_one_is_reported():
     class Mine(World):
         agents, observation_spaces, action_spaces = ("me",), (Discrete(2),), (Discrete(2),)
 
@@ -970,12 +970,12 @@ def test_where_entities_are_found(kind):
         (lambda: from_objects(Field(), turns=0), "turns must be an int >= 1, or math.inf for no limit, got 0"),
     ],
 )
-def test_bad_settings_of_an_object_gridworld_are_told(make, message):
+def test_bad_settings_of_an_object_gridworld_are_named(make, message):
     with pytest.raises(SettingError, match=message):
         make()
 
 
-def test_bugs_in_an_object_gridworld_are_told():
+def test_bugs_in_an_object_gridworld_are_reported():
     field = Field()
     world = from_objects(field, actions=(4, Discrete(4)), observation=Box(0, 9, (11,), np.float32), turns=5)
     world.reset(seed=6)

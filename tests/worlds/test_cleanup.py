@@ -112,13 +112,13 @@ def test_turning_changes_what_is_ahead():
 
 
 @pytest.mark.parametrize("waste", [(), [(10, 5)]])
-def test_nobody_walks_on_the_river(waste):
+def test_agents_cannot_walk_on_the_river(waste):
     world = still_world((10, 6, WEST), waste=waste)
     assert play(world, UP) == [0.0]
     assert world.positions() == ((10, 6),)
 
 
-def test_nobody_walks_into_a_wall_or_an_agent():
+def test_agents_cannot_walk_into_walls_or_agents():
     world = still_world((1, 12, NORTH), (2, 12, NORTH))
     assert play(world, UP, UP) == [0.0, 0.0]
     assert world.positions() == ((1, 12), (2, 12))
@@ -231,14 +231,14 @@ def test_two_can_put_each_other_out():
     assert world.positions() == (None, None)
 
 
-def test_who_is_zapped_has_still_cleaned():
+def test_a_zapped_agent_has_still_cleaned():
     world = still_world((10, 6, WEST), (10, 9, WEST), waste=[(10, 4)])
     assert play(world, CLEAN, ZAP) == [-50.0, -1.0]
     assert world.pollution == 0.0
 
 
 @pytest.mark.parametrize("away", [1, 2, 7])
-def test_who_is_zapped_is_out_for_so_many_turns(away):
+def test_a_zapped_agent_is_out_for_the_given_number_of_turns(away):
     world = still_world((10, 10, EAST), (10, 12, NORTH), out_turns=away)
     play(world, ZAP, NOOP)
     for _ in range(away):
@@ -250,7 +250,7 @@ def test_who_is_zapped_is_out_for_so_many_turns(away):
     assert world.state()[AGENT].sum() == 2
 
 
-def test_who_is_out_sees_nothing_and_is_in_nobody_s_way():
+def test_an_agent_in_time_out_sees_nothing_and_blocks_no_tile():
     world = still_world((10, 10, EAST), (10, 11, NORTH))
     play(world, ZAP, NOOP)
     observations, *_ = world.step({"agent_0": UP, "agent_1": UP})
@@ -315,7 +315,7 @@ def test_an_apple_never_grows_under_an_agent_or_twice():
     agents=st.integers(1, 8),
     turns=st.lists(st.lists(st.integers(0, 8), min_size=8, max_size=8), max_size=40),
 )
-def test_whatever_is_done_the_ground_stays_whole(seed, agents, turns):
+def test_the_ground_stays_consistent_after_any_actions(seed, agents, turns):
     # Beams are free here, so that a reward is an apple and nothing else.
     world = Cleanup(agents=agents, height=7, width=14, radius=2, growth=0.3, zap_cost=0, zapped_cost=0, out_turns=3)
     world.reset(seed=seed)
@@ -352,7 +352,7 @@ def test_the_same_seed_gives_the_same_episodes():
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), cut=st.integers(0, 50))
-def test_a_restored_world_goes_on_bit_for_bit(seed, cut):
+def test_a_restored_world_continues_bit_for_bit(seed, cut):
     make = {"agents": 6, "turns": 20, "out_turns": 4, "height": 9, "width": 18}
     turns = np.random.default_rng(seed).integers(0, 9, (80, 6)).tolist()
     world = Cleanup(**make)

@@ -258,7 +258,7 @@ def test_the_front_catches_holds_and_shoots():
     assert games.values[PVX, 0] == pytest.approx(SHOT)
 
 
-def test_who_does_not_shoot_in_time_shoots_all_the_same():
+def test_a_player_that_holds_the_puck_too_long_shoots_automatically():
     games = scene(X=-2.0, ANGLE=0.5)
     games.values[16, 0] = HOLD
     play(games, HOLD - 1)
@@ -357,7 +357,7 @@ def test_strong_beats_weak_from_either_side():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 79, 80])
-def test_a_restored_game_goes_on_bit_for_bit(cut, is_plain):
+def test_a_restored_game_continues_bit_for_bit(cut, is_plain):
     def play_on(game, actions):
         seen = []
         for first, second in actions[:, :, 0]:

@@ -97,7 +97,7 @@ def test_the_payoffs_are_the_game_s_own_and_cannot_be_changed():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 5])
-def test_a_restored_game_goes_on_bit_for_bit(cut, is_plain):
+def test_a_restored_game_continues_bit_for_bit(cut, is_plain):
     def play_on(game, turns):
         seen = []
         for first, second in turns:

@@ -39,7 +39,7 @@ def test_walls_and_floor():
         assert outcomes(rooms, [action]) == {((6,), (), (), 0): 1.0}
 
 
-def test_two_who_want_one_tile_get_it_with_equal_chance():
+def test_two_agents_that_want_one_tile_get_it_with_equal_probability():
     rooms = world("#####\n#H.H#\n#####")
     assert outcomes(rooms, [RIGHT, LEFT]) == {((7, 8), (), (), 0): 0.5, ((6, 7), (), (), 0): 0.5}
 
@@ -59,12 +59,12 @@ def test_three_in_a_row_move_by_all_six_orders():
     )
 
 
-def test_nobody_changes_places():
+def test_agents_cannot_swap_tiles():
     rooms = world("####\n#HH#\n####")
     assert outcomes(rooms, [RIGHT, LEFT]) == {((5, 6), (), (), 0): 1.0}
 
 
-def test_a_door_opens_to_who_holds_its_key_and_stays_open():
+def test_a_door_opens_for_the_holder_of_its_key_and_stays_open():
     rooms = world("######\n#HaA.#\n######")
     assert outcomes(rooms, [RIGHT]) == {((8,), (), (-1,), 0): 1.0}
     assert outcomes(rooms, [RIGHT], [RIGHT]) == {((9,), (), (-1,), 1): 1.0}
@@ -199,7 +199,7 @@ def test_the_same_seed_gives_the_same_episode():
     assert len({tuple(trace) for trace in traces}) > 1
 
 
-def test_states_are_plain_and_can_be_gone_on_from(is_plain):
+def test_states_are_plain_and_can_be_continued(is_plain):
     rooms = Rooms("freeing")
     rooms.reset(seed=0)
     rooms.step({"human_0": RIGHT, "robot_0": DOWN})

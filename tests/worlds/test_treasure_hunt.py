@@ -301,7 +301,7 @@ def test_the_same_seed_gives_the_same_episodes():
     assert traces[0] != traces[2]
 
 
-def test_reset_without_a_seed_goes_on_in_the_stream():
+def test_reset_without_a_seed_continues_the_stream():
     world = TreasureHunt()
     world.reset(seed=1)
     first = world.get_state()
@@ -331,7 +331,7 @@ def test_play_and_step_are_the_same_world():
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), cut=st.integers(0, 90), spawn=st.sampled_from([0.0, 0.005, 0.5]))
-def test_a_restored_world_goes_on_bit_for_bit(seed, cut, spawn):
+def test_a_restored_world_continues_bit_for_bit(seed, cut, spawn):
     """Also when cut between the agents of a turn, among the dead steps (61 to 63) and after the end."""
     make = {"agents": 3, "turns": 20, "spawn": spawn}
     actions = np.random.default_rng(seed).integers(0, 4, 300).tolist()
@@ -555,7 +555,7 @@ def test_worlds_may_be_at_different_turns():
 
 @settings(max_examples=20, deadline=None)
 @given(cut=st.integers(0, 40), spawn=st.sampled_from([0.0, 0.005, 0.5]))
-def test_restored_worlds_go_on_bit_for_bit(cut, spawn):
+def test_restored_worlds_continue_bit_for_bit(cut, spawn):
     make = {"agents": 3, "turns": 9, "spawn": spawn}
 
     def play(hunts, actions):
@@ -580,7 +580,7 @@ def test_restored_worlds_go_on_bit_for_bit(cut, spawn):
     assert other.get_state() == hunts.get_state()
 
 
-def test_what_many_worlds_refuse(is_plain):
+def test_misuse_of_many_worlds_is_refused(is_plain):
     hunts = TreasureHunt().vector(2)
     with pytest.raises(NotReadyError, match=r"reset\(\)"):
         hunts.get_state()
