@@ -44,7 +44,21 @@ def discount(settings, duration):
     return settings.gamma if settings.rho is None else math.exp(-settings.rho * duration)
 
 
-def exact_q(solution, world, state, settings):
+def imitators(state, agent, action):
+    """Others do the same, or wait, the more likely the further the episode is."""
+    p = 0.25 + state[0] / 8
+    return [(p, [action] * 3), (0.75 - p, [4] * 3), (0.25, [4, 4, 0])]
+
+
+def dict_of(believed, state, humans, position, action):
+    """The believed probability of each action of the other one of two humans."""
+    found = dict.fromkeys(range(5), 0.0)
+    for p, profile in believed(state, humans[position], action):
+        found[profile[humans[1 - position]]] += p
+    return found
+
+
+def exact_q(solution, world, state, settings, believed=None):
     """Q_h of all goals and actions in a state, from the exact V_h of its successors, number by number."""
     model, coded = world.coded.model, world.coded
     q = np.zeros((len(coded.weights), 5))
@@ -68,23 +82,29 @@ def exact_q(solution, world, state, settings):
                              else discount(settings, d) * values[solution.graph.number(after), column])
                         for (p, after), d in zip(found, times, strict=True)
                     ))  # fmt: skip
-                total += {"worst": min, "best": max, "mean": np.mean}[settings.robot](per_robot) / 5
+                share = 0.2 if believed is None else dict_of(believed, state, coded.humans, position, action)[other]
+                total += {"worst": min, "best": max, "mean": np.mean}[settings.robot](per_robot) * share
             q[column, action] = total
     return q
 
 
 @pytest.mark.parametrize(
-    ("robot", "discounts"),
-    [*((robot, {"gamma": 0.9}) for robot in ("worst", "best", "mean")), ("worst", {"gamma": 1.0, "rho": 0.3})],
+    ("robot", "discounts", "believed"),
+    [
+        *((robot, {"gamma": 0.9}, None) for robot in ("worst", "best", "mean")),
+        ("worst", {"gamma": 1.0, "rho": 0.3}, imitators),
+    ],
+    ids=["worst", "best", "mean", "durations and beliefs"],
 )
-def test_exact_values_are_the_fixed_point_of_the_targets(robot, discounts):
+def test_exact_values_are_the_fixed_point_of_the_targets(robot, discounts, believed):
     """With all profiles, exact values of the successors give the exact values of the states."""
     model = (Slow if "rho" in discounts else Bushes)("HR.H", horizon=3)
-    world, graph = UniformHumans(model), enumerate_states(model)
+    world, graph = UniformHumans(model, believed_others_policy=believed), enumerate_states(model)
     config = AttainConfig(profiles="all", beta=7.0, robot=robot, **discounts, **SMALL)
     coded = world.coded
     goals = {human: model.goals(human) for human in model.human_agent_indices}
-    solution = solve(graph, goals, Humans(beta=7.0, robot=robot, **discounts), robot=None)
+    settings = Humans(beta=7.0, robot=robot, believed_others_policy=believed, **discounts)
+    solution = solve(graph, goals, settings, robot=None)
     states = open_states(graph, 12, seed=2)
     batch = batch_of(world, config, states)
     rows = Transitions(batch, len(coded.weights), Device("cpu"), torch.float64)
@@ -92,37 +112,62 @@ def test_exact_values_are_the_fixed_point_of_the_targets(robot, discounts):
     numbers = [graph.number(coded.state(code)) for code in rows.codes[0, : rows.n]]
     behind_an_end = np.full((8, 5), 0.7)  # must not count
     known = np.stack([
-        behind_an_end if graph.terminal[n] else exact_q(solution, world, graph.states[n], config) for n in numbers
+        behind_an_end if graph.terminal[n] else exact_q(solution, world, graph.states[n], config, believed)
+        for n in numbers
     ])  # fmt: skip
     aim, given = formulas.targets(
-        rows, torch.from_numpy(known[None]), torch.from_numpy(batch.extra["profile"].astype(np.int64))
-    )
+        rows, torch.from_numpy(known[None]), torch.from_numpy(batch.extra["profile"].astype(np.int64)),
+        torch.from_numpy(batch.extra["belief"]) if believed else None,
+    )  # fmt: skip
     assert bool((given == 1).all())
     value = formulas.value(aim)[0].numpy()
     for i, state in enumerate(states):
-        np.testing.assert_allclose(aim[0, i], exact_q(solution, world, state, config), atol=1e-6)
+        np.testing.assert_allclose(aim[0, i], exact_q(solution, world, state, config, believed), atol=1e-6)
         achieved = [goal.is_achieved(state) for own in coded.goals for goal, _ in own]
         exact = solution.arrays["human_value"][graph.number(state)]
         np.testing.assert_allclose(value[i][~np.array(achieved)], exact[~np.array(achieved)], atol=1e-6)
 
 
-def test_drawn_profiles_are_right_on_average():
+@pytest.mark.parametrize("believed", [None, imitators], ids=["uniform", "imitators"])
+def test_drawn_profiles_are_right_on_average(believed):
     model = Bushes(horizon=4)
-    world, graph = UniformHumans(model), enumerate_states(model)
+    world, graph = UniformHumans(model, believed_others_policy=believed), enumerate_states(model)
     config = AttainConfig(**SMALL)
-    state = open_states(graph, 1, seed=8)[0]
+    state = next(state for state in open_states(graph, 20, seed=8) if state[0] == 1)  # what comes after it differs
     formulas = HumanFormulas(config, world.coded, Device("cpu"))
 
     def targets(config, count):
         batch = batch_of(world, config, [state] * count, seed=3)
         rows = Transitions(batch, 14, Device("cpu"))
         code = torch.from_numpy(rows.codes[:, : rows.n].astype(np.float32))
-        q = torch.sigmoid(torch.sin(code.sum(2))).reshape(1, -1, 1, 1).expand(-1, -1, 14, 5)
-        return formulas.targets(rows, q, torch.from_numpy(batch.extra["profile"].astype(np.int64)))
+        q = torch.sigmoid(4 * torch.sin(3 * code[..., 2] + 2 * code[..., 3])).reshape(1, -1, 1, 1).expand(-1, -1, 14, 5)
+        belief = torch.from_numpy(batch.extra["belief"]) if believed else None
+        return formulas.targets(rows, q, torch.from_numpy(batch.extra["profile"].astype(np.int64)), belief)
 
     exact, _ = targets(replace(config, profiles="all"), 1)
     drawn, given = targets(config, 4000)
     np.testing.assert_allclose((drawn * given).sum(1) / given.sum(1), exact[:, 0], atol=0.03)
+
+
+def test_others_may_be_believed_to_act_by_a_solution():
+    """Their priors of the solution are what a function would say."""
+    model = Bushes("HR.H", horizon=3)
+    graph, goals = enumerate_states(model), {human: model.goals(human) for human in model.human_agent_indices}
+    solution = solve(graph, goals, Humans(beta=5.0), robot=None)
+
+    def independent(state, agent, action):
+        (other,) = {1, 2} - {agent}
+        return [(p, [0, a, a]) for a, p in enumerate(solution.policy(state, other))]
+
+    config, states = AttainConfig(**SMALL), open_states(graph, 30, seed=1)
+    by_solution, by_function = (
+        batch_of(copy.deepcopy(UniformHumans(model, believed_others_policy=given)), config, states).extra
+        for given in (solution, independent)
+    )
+    for name, value in by_solution.items():
+        np.testing.assert_array_equal(value, by_function[name], err_msg=name)
+    assert by_solution["belief"].max() <= 2 + 1e-6, "no weight is above the number of humans"
+    assert by_solution["belief"].std() > 0.05
 
 
 def test_learned_humans_act_like_the_exact_ones(tmp_path):
@@ -170,6 +215,23 @@ def test_lockstep_is_serial():
     )
     for part, value in serial.agents["robot_0"].items():
         np.testing.assert_array_equal(value, lockstep.agents["robot_0"][part], err_msg=part)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([(0.5, [0, 0, 0])], "must give probabilities >= 0 with sum 1, got list .0.5."),
+        ([(-0.5, [0, 0, 0]), (1.5, [0, 1, 1])], "must give probabilities >= 0 with sum 1"),
+        ([(1.0, [0, 9, 9])], "raised, or gave no list of"),
+        (None, "raised, or gave no list of"),
+    ],
+)
+def test_wrong_beliefs_are_named_with_state_human_and_action(given, error):
+    world = UniformHumans(Bushes(horizon=3), believed_others_policy=lambda state, agent, action: given)
+    with pytest.raises(ModelError, match=rf"believed_others_policy {error}.*\(state \(0, .*, human_\d, action \d\)"):
+        batch_of(world, AttainConfig(**SMALL), [world.coded.first])
+    with pytest.raises(SettingError, match=r"believed_others_policy must be a function .* got 3"):
+        UniformHumans(Bushes(horizon=3), believed_others_policy=3)
 
 
 def test_wrong_settings_are_named(tmp_path):

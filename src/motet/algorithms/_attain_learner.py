@@ -52,22 +52,28 @@ class HumanFormulas:
         policy = torch.softmax((q * self.config.beta).masked_fill(self._missing, -torch.inf), dim=-1)
         return (policy * q).sum(-1)
 
-    def targets(self, rows: Transitions, q: Tensor, profile: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the targets of Q_h ``[A, B, goals, actions]``, and 1 where the rows have one.
+    def targets(
+        self, rows: Transitions, q: Tensor, profile: Tensor, belief: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the targets of Q_h ``[A, B, goals, actions]``, and their weights, 0 where rows have none.
 
         Args:
             rows: the batch.
             q: Q_h of the successors, ``[A, N, goals, actions]``.
             profile: actions of the humans, ``[A, B, P, humans]``.
+            belief: weights of the profiles for the humans, of the same shape; None: 1.
         """
         config = self.config
         gamma = q.new_full((len(q), 1, 1), config.gamma if config.rho is None else math.exp(-config.rho))
         reached = rows.attained(self.value(q), gamma, timed=config.rho is not None)
         chosen = _OVER[config.robot](reached, 3)
         own = profile[..., self._owner].unsqueeze(-1) == torch.arange(self.width, device=profile.device)
-        count = own.sum(2)  # [A, B, goals, actions]
-        aim = (own.to(self._dtype) * chosen.unsqueeze(-1)).sum(2) / count.clamp_min(1)
-        return aim, (count > 0).to(self._dtype)
+        weight = own.to(self._dtype)
+        if belief is not None:
+            weight *= belief[..., self._owner].unsqueeze(-1)
+        total = weight.sum(2)  # [A, B, goals, actions]
+        aim = (weight * chosen.unsqueeze(-1)).sum(2) / total.clamp_min(1e-30)
+        return aim, total if profile.shape[2] == 1 else (total > 0).to(self._dtype)
 
 
 class Attain(FlatLearner):
@@ -103,7 +109,8 @@ class Attain(FlatLearner):
         shape = (agents, -1, self._goals, self._formulas.width)
         q = torch.sigmoid(self._target.forward(x[:, : rows.n].contiguous()).out.reshape(shape))
         profile = device.to_device(batch.extra["profile"]).to(torch.int64)
-        aim, given = self._formulas.targets(rows, q, profile)
+        belief = device.to_device(batch.extra["belief"]) if "belief" in batch.extra else None
+        aim, given = self._formulas.targets(rows, q, profile, belief)
 
         done = self._online.forward(x[:, rows.n :].contiguous(), learn=True)
         error = (torch.sigmoid(done.out.reshape(shape)) - aim) * given  # the gradient of the cross-entropy

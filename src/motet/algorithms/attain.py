@@ -159,16 +159,21 @@ def widest(coded: CodedModel) -> int:
 
 def _fields(layout: RowLayout, coded: CodedModel) -> dict[str, Field]:
     """Return the fields that the acting half adds to a row."""
-    return layout.fields() | {
-        "profile": Field((layout.profiles, len(coded.humans)), "uint8"),  # action of each human
-        "known": Field((), "float32"),  # share of the queries that the cache answered
-    }
+    beliefs = {"belief": Field((layout.profiles, len(coded.humans)), "float32")} if coded.believes else {}
+    return (
+        layout.fields()
+        | beliefs
+        | {
+            "profile": Field((layout.profiles, len(coded.humans)), "uint8"),  # action of each human
+            "known": Field((), "float32"),  # share of the queries that the cache answered
+        }
+    )
 
 
 class AttainBehaviour:
     """The acting half: a robot that acts uniformly, and asks the model what else might have happened.
 
-    Every row draws one number for the robot and one for each human.
+    Every row draws one number for the robot and one for each human; with beliefs three in place of the latter.
     """
 
     def __init__(self, config: AttainConfig, coded: CodedModel) -> None:
@@ -181,6 +186,7 @@ class AttainBehaviour:
         self._queries, self._known = ModelQueries(config, coded, self.layout), Bounded(_REMEMBERED)
         sizes = np.array([coded.actions[human] for human in coded.humans])
         self._sizes = sizes
+        self._beliefs = Bounded(config.cache)
         self._possible = np.arange(sizes.max()) < sizes[coded.owner][:, None]  # [goals, actions]
 
     def begin(self, seed: int) -> None:
@@ -207,19 +213,56 @@ class AttainBehaviour:
         """Return actions ``[B]`` for codes ``[B, size]``, and what the model says; without ``explore`` empty rows."""
         coded, rows = self.coded, len(observations)
         extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
-        draws = self._rng.random((rows, 1 + len(coded.humans)))
+        draws = self._rng.random((rows, 1 + (3 if coded.believes else len(coded.humans))))
         actions = (draws[:, 0] * coded.robot_actions).astype(np.int64)
         if explore:
-            drawn = (draws[:, 1:] * self._sizes).astype(np.int64).tolist()
             for i, code in enumerate(observations):
-                profiles = self._queries.profiles if self.config.profiles == "all" else [drawn[i]]
-                extra["profile"][i] = profiles
                 state = coded.state(code)
+                if self.config.profiles == "all":
+                    profiles = self._queries.profiles
+                elif coded.believes:
+                    profiles = [self._believed_profile(code, state, draws[i, 1:])]
+                else:
+                    profiles = [tuple((draws[i, 1:] * self._sizes).astype(np.int64).tolist())]
+                extra["profile"][i] = profiles
+                if coded.believes:
+                    extra["belief"][i] = [self._weights(code, state, profile) for profile in profiles]
                 for p, profile in enumerate(profiles):
                     for name, value in self._queries.ask(code.tobytes(), state, profile).fields.items():
                         extra[name][i, p] = value
             extra["known"][:] = self._queries.known
         return actions, extra
+
+    # Beliefs
+
+    def _belief(self, code: npt.NDArray[Any], state: Any, position: int, action: int) -> dict[tuple[int, ...], float]:
+        found: dict[tuple[int, ...], float] = self._beliefs.made(
+            (code.tobytes(), position, action), lambda: self.coded.belief(state, position, action)
+        )
+        return found
+
+    def _believed_profile(self, code: npt.NDArray[Any], state: Any, draws: npt.NDArray[np.float64]) -> tuple[int, ...]:
+        """Draw a profile: a human and its action uniformly, the others' actions by what it believes."""
+        position = int(draws[0] * len(self._sizes))
+        believed = self._belief(code, state, position, int(draws[1] * self._sizes[position]))
+        profiles = [profile for profile, p in believed.items() if p > 0]
+        ends = np.cumsum([believed[profile] for profile in profiles])
+        return profiles[min(int(np.searchsorted(ends, draws[2] * ends[-1], "right")), len(profiles) - 1)]
+
+    def _weights(self, code: npt.NDArray[Any], state: Any, profile: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Return the weight of a profile for each human.
+
+        In a row of all profiles, it is the probability of the others' actions, as the human believes. A drawn profile
+        may have been drawn for any human, so there it is that probability over the one of the draw: at most the number
+        of humans, and 1 on average.
+        """
+        by_action = [self._belief(code, state, h, action).get(profile, 0.0) for h, action in enumerate(profile)]
+        weights: npt.NDArray[np.float64] = np.array(by_action)
+        if self.config.profiles == "all":
+            return weights
+        weights /= self._sizes
+        weights /= weights.mean()
+        return weights
 
     # The humans
 

@@ -34,6 +34,7 @@ __all__ = ["Bounded", "CodedModel", "Facts", "StateSpace", "coded_by"]
 
 _NEAR = 1e-6
 HumanPolicy = Callable[[Any, int, Any], Any]
+Belief = Callable[[Any, int, int], Any]
 
 
 class Facts(NamedTuple):
@@ -81,6 +82,8 @@ class CodedModel:
             model, listed if it lists them, else those that its ``possible_goal_sampler`` draws.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
+        believed_others_policy: what a human believes about the others, as in ``motet.plan.Humans``, or a solution of a
+            plan, by whose priors they act. None: they act uniformly.
 
     >>> from motet.worlds import Bushes
     >>> coded = CodedModel(Bushes(horizon=4))
@@ -97,8 +100,9 @@ class CodedModel:
         goals: Any = None,
         human_agents: Sequence[int] | None = None,
         robot_agents: Sequence[int] | None = None,
+        believed_others_policy: Any = None,
     ) -> None:
-        self._given = (model, humans, goals, human_agents, robot_agents)
+        self._given = (model, humans, goals, human_agents, robot_agents, believed_others_policy)
         self.model = model if is_model(model) else model()
         if not is_model(self.model):
             raise SettingError(
@@ -122,6 +126,7 @@ class CodedModel:
         self.robot_actions: int = math.prod(self.actions[robot] for robot in self.robots)
         self.timed = offers(self.model, "transition_durations")
         """Whether transitions have durations; without, each of them lasts 1."""
+        self._believed = _belief(self.humans, believed_others_policy)
         self._encoded = Bounded(200_000)
         self._numbers: dict[bytes, int] = {}
 
@@ -305,6 +310,33 @@ class CodedModel:
         split = np.split(self.weights, np.cumsum(self.goals_of)[:-1])
         return [own @ policy / own.sum() for own, policy in zip(split, policies, strict=True)]
 
+    @property
+    def believes(self) -> bool:
+        """Whether it is given what a human believes about the others."""
+        return self._believed is not None
+
+    def belief(self, state: Any, position: int, action: int) -> dict[tuple[int, ...], float]:
+        """Return what a human that takes an action believes: profiles of all humans' actions with probabilities."""
+        assert self._believed is not None
+        human = self.humans[position]
+        where = f"(state {state!r}, {self.names[human]}, action {action})"
+        found: dict[tuple[int, ...], float] = {}
+        try:
+            for p, given in self._believed(state, human, action):
+                others = tuple(action if h == human else range(self.actions[h])[given[h]] for h in self.humans)
+                found[others] = found.get(others, 0.0) + float(p)
+        except Exception as error:
+            raise ModelError(
+                "believed_others_policy raised, or gave no list of (probability, profile with one action of each "
+                f"agent): {error!r} {where}"
+            ) from error
+        if not all(p >= 0 for p in found.values()) or abs(sum(found.values()) - 1) > _NEAR:
+            raise ModelError(
+                f"believed_others_policy must give probabilities >= 0 with sum 1, got {brief(list(found.values()))} "
+                f"{where}"
+            )
+        return found
+
     def joint(self, profile: Sequence[int], robot_action: int) -> list[int]:
         """Return the joint action of a profile of the humans and an action of the mind; other agents take action 0."""
         joint = [0] * len(self.actions)
@@ -371,6 +403,26 @@ def _human_policy(model: Any, given: Any) -> HumanPolicy:
         raise SettingError(f"humans must be a function (state, human, goal) -> probabilities, got {given!r}")
     policy: HumanPolicy = chosen
     return policy
+
+
+def _belief(humans: Sequence[int], given: Any) -> Belief | None:
+    if given is None or (callable(given) and not hasattr(given, "policy")):
+        function: Belief | None = given
+        return function
+    if not callable(getattr(given, "policy", None)):
+        raise SettingError(
+            "believed_others_policy must be a function (state, agent, action) -> [(probability, profile)], or a "
+            f"solution, got {given!r}"
+        )
+
+    def independent(state: Any, human: int, action: int) -> Any:
+        others = [other for other in humans if other != human]
+        priors = [given.policy(state, other) for other in others]
+        for chosen in np.ndindex(*(len(prior) for prior in priors)):
+            p = math.prod(float(prior[a]) for prior, a in zip(priors, chosen, strict=True))
+            yield p, dict(zip(others, chosen, strict=True))
+
+    return independent
 
 
 class StateSpace(gymnasium.spaces.Box):

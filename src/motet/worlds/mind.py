@@ -38,6 +38,9 @@ class OneMind(World):
         turns: truncate episodes after this many steps. None: no limit.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
+        believed_others_policy: what humans whose policies are learned (``attain``) believe about the others, as in
+            ``motet.plan.Humans``: a function ``(state, agent, action) -> [(probability, profile)]``, or a solution of a
+            plan, by whose priors they act. None: they act uniformly.
 
     >>> from motet.worlds import Bushes
     >>> world = OneMind(Bushes(horizon=3))
@@ -57,8 +60,9 @@ class OneMind(World):
         turns: int | None = None,
         human_agents: Sequence[int] | None = None,
         robot_agents: Sequence[int] | None = None,
+        believed_others_policy: Any = None,
     ) -> None:
-        self.coded = coded = CodedModel(model, humans, goals, human_agents, robot_agents)
+        self.coded = coded = CodedModel(model, humans, goals, human_agents, robot_agents, believed_others_policy)
         self._world = ModelWorld(coded.model, goals=coded.given_goals, turns=turns)
         by_stage = human_epsilon if isinstance(human_epsilon, Mapping) else {"": human_epsilon}
         if not by_stage:
@@ -159,5 +163,6 @@ class UniformHumans(OneMind):
         turns: int | None = None,
         human_agents: Sequence[int] | None = None,
         robot_agents: Sequence[int] | None = None,
+        believed_others_policy: Any = None,
     ) -> None:
-        super().__init__(model, "uniform", goals, 0.0, turns, human_agents, robot_agents)
+        super().__init__(model, "uniform", goals, 0.0, turns, human_agents, robot_agents, believed_others_policy)
