@@ -161,7 +161,7 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
     rows = (*draws, *length)
     more = (*draws, *(n + settings.n_step for n in length))
     frames = (settings.n_frames,) if settings.n_frames > 1 else ()
-    has_next = settings.next_observation and not length  # otherwise observations have more rows
+    has_next = settings.next_observation and not length  # rows of transitions; otherwise observations have more rows
     drawn = draws if settings.sequences else rows
 
     def arrays(lead: tuple[int, ...], space: Space) -> Nest:
@@ -358,7 +358,7 @@ class AlgorithmConfig(Protocol):
 
 
 class OwnStreams:
-    """A behaviour that may draw from the global random streams, with streams of its own."""
+    """A behaviour that may draw from the global random streams, for which it has separate streams."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
@@ -400,7 +400,7 @@ class OwnStreams:
 
 
 def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_space: Space) -> Behaviour:
-    """Make the acting half of an algorithm. One that is not shipped with motet gets random streams of its own."""
+    """Make the acting half of an algorithm. A behaviour that is not part of motet gets separate random streams."""
     name = f"the behaviour of {type(config).__name__}"
     made = made_alike(name, lambda: config.behaviour(observation_space, action_space))
     return made if is_shipped(made) else OwnStreams(made)

@@ -18,7 +18,7 @@ from motet.settings import check_fields
 __all__ = ["MOST_AHEAD", "ArraySpec", "Batch", "Field"]
 
 MOST_AHEAD = 255
-"""Most rows that a transition of a sequence may span: ``Batch.ahead`` has one byte for them."""
+"""Maximum number of rows that a transition of a sequence may span, because ``Batch.ahead`` stores it in one byte."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ learner may update while ``u < b``, and the actor may act while ``b - slack_once
 collects the next batch while the learner uses the last one. Free-running is not possible here: a full lane would stall
 the other agents of its world.
 
-With *periods* both sides work at the same time, and yet the result is a function of the seed: who reads what is fixed
-by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that belongs to periods 0 to
-k.
+With *periods* both sides work at the same time, and yet the result is a function of the seed: which rows and versions
+are read is determined by the schedule, not by timing. A period is a number of rounds. *Phase* k is the learning that
+belongs to periods 0 to k.
 
 - An actor begins period b once every learner has published the version of phase ``b - 1 - ahead`` (the initial version
   if that is negative), and acts by that version throughout the period. Actors do not wait for each other.
@@ -29,7 +29,7 @@ k.
 - Versions are numbered by phase: 1 is the initial one, ``k + 2`` that of phase k.
 
 With ``ahead=1`` period k + 1 and phase k run at the same time, and the policy is exactly one period old. With
-``ahead=0`` both sides take turns: bursts. The serial engine plays period b, then phase ``b - ahead``.
+``ahead=0`` both sides take turns. The serial engine plays period b, then phase ``b - ahead``.
 
 >>> pace = Pace(updates_per_step=0.5, slack=2)
 >>> pace.due(100, warm_up=10), pace.may_learn(44, 100, warm_up=10), pace.may_learn(47, 100, warm_up=10)

@@ -322,7 +322,7 @@ class RandomPolicy:
         self._first = 0 if self._n is None else int(getattr(action_space, "start", 0))
         if self._n is None and not hasattr(action_space, "sample"):
             raise SettingError(f"action space must be a Gymnasium space, got {action_space!r}")
-        if self._n is None:  # others may draw from the same object
+        if self._n is None:  # a copy, because others may draw from the same object
             self._space = copy.deepcopy(action_space)
         self._rng = np.random.default_rng(0)
 
@@ -494,7 +494,7 @@ def asker(method: Callable[..., Any], name: str = "mask") -> Callable[[Any, Any]
         needed, by_name = named.default is kinds.empty, True
     elif len(positional) > 1:
         default = positional[1].default
-        if default is not kinds.empty and default is not None:  # it has another meaning
+        if default is not kinds.empty and default is not None:  # the parameter has another meaning
             return lambda observation, mask: method(observation)
         needed, by_name = default is kinds.empty, False
     elif any(one.kind is kinds.VAR_POSITIONAL for one in parameters):

@@ -1,13 +1,13 @@
 """The global random streams of ``random``, ``numpy.random`` and torch, which the code of users may draw from.
 
-Each world and each policy has streams of its own, as if it were alone in its process. An episode that begins with
+Each world and each policy has separate streams, as if it were alone in its process. An episode that begins with
 ``reset(seed)`` finds them as ``random.seed(seed)``, ``numpy.random.seed(seed % 2**32)`` and
 ``torch.manual_seed(seed)`` would leave them. So what it draws depends neither on other worlds and policies in the same
 process, nor on which process that is.
 
-A generator is global, so only one stream can be installed at a time. Whoever calls the code of a user calls
-:meth:`Streams.enter` first, or :meth:`Streams.begin` before a reset. The streams then stay installed until another user
-is entered, so a user that is alone in its process never waits for an exchange.
+A generator is global, so only one stream can be installed at a time. Before each call of a user's
+code, the caller calls :meth:`Streams.enter`, or :meth:`Streams.begin` before a reset. The streams then stay installed
+until another user is entered, so a user that is alone in its process never waits for an exchange.
 
 An exchange takes microseconds, which many small worlds in one actor would pay in every step. So a user that may be
 *watched* gives up a stream that it did not draw from for a long time. From then on it is only checked that the
@@ -53,7 +53,7 @@ _WHOLE_EPISODES = 2
 
 _T = TypeVar("_T")
 
-_numpy_random: Any = np.random  # its types do not list get_bit_generator and set_bit_generator
+_numpy_random: Any = np.random  # numpy's type stubs do not list get_bit_generator and set_bit_generator
 
 
 class StreamUser:
@@ -79,7 +79,7 @@ class StreamUser:
         return self._owns[generator]
 
     def knows(self, generators: int) -> None:
-        """Note that it draws from these generators, so that it keeps their streams."""
+        """Record that the user draws from these generators, so that it keeps their streams."""
         for i in range(len(self._drew)):
             self._drew[i] = self._drew[i] or bool(generators & 1 << i)
         self.late |= generators
@@ -154,7 +154,7 @@ class Streams:
         if current is self:
             return
         if current.user is self.user and self.user.gives_up_all:
-            EXCHANGE.current = self  # what either of them draws is a draw of the same user
+            EXCHANGE.current = self  # draws of both count for the same user
             return
         EXCHANGE.attribute()
         EXCHANGE.hand_over(self)
@@ -182,7 +182,7 @@ class Streams:
             EXCHANGE.attribute()
 
     def get_state(self) -> list[Any]:
-        """Return where each stream is, as plain values. Changes nothing."""
+        """Return the states of all streams, as plain values. Changes nothing."""
         exchange = EXCHANGE
         exchange.attribute()
         found: list[Any] = []
@@ -281,7 +281,7 @@ class _Numpy:
         self._bits: Any = None  # the bit generator at whose memory the view points
         self._memory: Any = None
         self._spare: Any = None
-        self._some_state: Any = None  # any state: reading the present one takes 20 us
+        self._some_state: Any = None  # any state will do: reading the present one takes 20 us
 
     def ready(self) -> bool:
         return True
@@ -313,14 +313,14 @@ class _Numpy:
             return bits, state["gauss"] if state["has_gauss"] else None
         before = memory.raw
         normal = np.random.standard_normal()
-        if memory.raw == before:  # it was a kept one: no bits were used
+        if memory.raw == before:  # no bits were used, so this was the kept number
             return bits, normal
         memory.raw = before
         return bits, None
 
     def load(self, state: Any) -> None:
         bits, normal = state
-        _numpy_random.set_bit_generator(bits)  # forgets the kept normal of the one before
+        _numpy_random.set_bit_generator(bits)  # discards the kept normal number of the previous bit generator
         if normal is None:
             return
         memory = self._view()
@@ -394,7 +394,7 @@ class _Torch:
     def seed(self, seed: int, kept: Any) -> Any:
         if self._has_accelerator:
             sys.modules["torch"].manual_seed(seed)
-        else:  # 100 times as fast, and the same
+        else:  # the same effect, 100 times as fast
             self._generator.manual_seed(seed)
         return None
 
@@ -413,7 +413,8 @@ class _Torch:
         return state.numpy().copy()
 
     def from_plain(self, plain: Any) -> Any:
-        return importlib.import_module("torch").from_numpy(plain)  # a user drew from it, so it will be imported
+        # a user drew from torch's generator, so torch will be imported
+        return importlib.import_module("torch").from_numpy(plain)
 
 
 class Exchange:

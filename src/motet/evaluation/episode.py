@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Arena", "EpisodePlan", "Failure", "Played", "Task", "seat_groups"]
 
-_WORLD, _POLICY, _STAND_IN = 21, 22, 23  # keys that keep the seeds of different purposes apart
+_WORLD, _POLICY, _STAND_IN = 21, 22, 23  # constants from which the seeds of different purposes are derived
 StandIn = Literal["noop", "random", "forfeit"]
 FailedBy = Literal["", "world", "job"]
 """Cause of a failed episode: its world raised, or its job ended or hung. Empty if the episode did not fail."""
@@ -203,10 +203,11 @@ class Arena:
 
     def __init__(self, plan: EpisodePlan, heartbeat: Callable[[int], None] = lambda turn: None) -> None:
         self._plan, self.heartbeat = plan, heartbeat
-        self._worlds: dict[bool, tuple[World, float]] = {}  # by whether it renders; with its frames per second
+        # by whether the world renders: the world, and its frames per second
+        self._worlds: dict[bool, tuple[World, float]] = {}
         self.streams = Streams(StreamUser("the world"))
         """The global random streams of the world that plays."""
-        self._unable = ""  # why the world that renders cannot draw, if making it raised
+        self._unable = ""  # the reason, if a world that renders could not be created
         self._masked: frozenset[int] | None = None
         self._description: WorldDescription | None = None
         self._players: dict[SeatGroup, Player] = {}  # least recently used first
@@ -214,7 +215,7 @@ class Arena:
         self._limits = limits_of()
         try:
             self._made(film=False)
-        except BaseException as error:  # the first episode raises it again and reports it
+        except BaseException as error:  # the first episode raises the error again and reports it
             if pressed_by_user(error):
                 raise
 
@@ -276,11 +277,11 @@ class Arena:
         world, _ = self._make_world(film=False)
         try:
             for space in world.action_spaces:
-                space.seed(0)  # the same in every job
+                space.seed(0)  # the same actions in every job
             self.streams.begin(0)
             world.reset(0)
             return frozenset(masked_agents(world))
-        except BaseException as error:  # if it happens in an episode too, that reports it
+        except BaseException as error:  # if the error happens in an episode too, the episode reports it
             if pressed_by_user(error):
                 raise
             self._discard(film=False)
@@ -382,7 +383,8 @@ class Arena:
             return
         try:
             player.replace()
-        except (PolicyFailure, StartError, MemoryShortError):  # its next use makes it again and reports the failure
+        # at its next use the player is created again, and the failure is reported
+        except (PolicyFailure, StartError, MemoryShortError):
             self._players.pop(seat_group).close()
         except Exception as error:
             raise _MachineryError from error
@@ -637,7 +639,8 @@ def _limit(line: str) -> str:
 def _where_it_raised(error: BaseException) -> str:
     """Return one line with the error of a world, then the lines of its traceback in the user's code."""
     root, seen = error, {id(error)}
-    while root.__cause__ is not None and id(root.__cause__) not in seen:  # "raise error from error" makes a circle
+    # "raise error from error" creates a circular chain
+    while root.__cause__ is not None and id(root.__cause__) not in seen:
         root = root.__cause__
         seen.add(id(root))
     what = printable(str(error)) if isinstance(error, WorldError) else summary(error)

@@ -157,7 +157,7 @@ def evaluate(
 
 
 class PlayedTasks(NamedTuple):
-    """What :func:`play_tasks` returns."""
+    """Result of :func:`play_tasks`."""
 
     played: list[Played]
     out: dict[str, int]

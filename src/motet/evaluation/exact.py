@@ -29,7 +29,8 @@ _NEAR = 1.01  # an action is as good as the best if its Q_r is within this facto
 
 @dataclass(frozen=True)
 class EmpowermentGap:
-    """How far a learned robot is from the exact one. States are weighted by how often the learned robot visits them."""
+    """The distance of a learned robot from the exact one. States are weighted by how often the learned robot visits
+    them."""
 
     share: float
     """Exact V_r of the first state, scaled so that a robot that acts at random has 0 and the exact one has 1."""

@@ -29,7 +29,7 @@ __all__ = ["FocalEvaluation", "PairedScore", "evaluate_focal"]
 FORMAT = 1
 """Version of the format of :meth:`FocalEvaluation.as_dict`. It is increased when readers have to change."""
 
-_FOCAL = 26  # key that keeps these seeds apart from others
+_FOCAL = 26  # constant from which these seeds are derived
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class FocalEvaluation(SeededResult):
 
     def pairs(self) -> list[tuple[Episode, Episode]]:
         """Return the mixed game and the background game of each episode in which both count."""
-        both = zip(self.games[::2], self.games[1::2], strict=False)  # after an interruption one game may be left over
+        # after an interruption, one game may have no partner
+        both = zip(self.games[::2], self.games[1::2], strict=False)
         return [(mixed, alone) for mixed, alone in both if mixed.counts and alone.counts]
 
     def changes(self) -> dict[str, PairedScore | None]:

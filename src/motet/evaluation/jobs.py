@@ -44,7 +44,7 @@ _HEARTBEAT_S = 1.0
 _START_S = 120.0
 _END_S = 10.0  # seconds that an idle worker may take to end
 _GUARDS_S = 5.0  # seconds that guards may take to end after their worker was killed
-_DEATHS = 3  # workers killed by signals in one episode (or before one) until it counts as the cause
+_DEATHS = 3  # number of workers killed by signals in one episode (or before it) after which the episode fails
 
 
 def work(connection: Connection) -> None:
@@ -96,7 +96,7 @@ class _EpisodeWorker:
     heard: float = field(default_factory=time.monotonic)
     turn: int = 0
     busy: bool = False
-    """Whether it still plays episodes whose results are no longer needed."""
+    """Whether the worker still plays episodes whose results are no longer needed."""
     late: bool = False
     """Whether its slow start was reported."""
 
@@ -236,7 +236,7 @@ class JobPool:
                     else:
                         heapq.heappush(self._waiting, i)
         finally:
-            for worker in used:  # one that is still starting when all tasks are done may finish its start
+            for worker in used:  # a worker that is still starting when all tasks are done may finish its start
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
@@ -281,7 +281,8 @@ class JobPool:
             sources |= {worker.pipe: worker, worker.child.sentinel: worker}
         for source in multiprocessing.connection.wait(list(sources), timeout=0.1):
             worker = sources[source]
-            ended = worker.child.exit is not None  # checked before reading, so that its last messages are read
+            # checked before reading, so that the last messages of a dead worker are read
+            ended = worker.child.exit is not None
             while worker.pipe.poll(0):
                 try:
                     kind, value = worker.pipe.recv()
@@ -313,7 +314,7 @@ class JobPool:
                 continue
             if not worker.ready or all(other.ready for other in used):
                 self._hung(worker, limit)
-            elif not worker.late:  # it holds no episode
+            elif not worker.late:  # the worker has no episode
                 worker.late = True
                 self._on_message(f"{worker.child.name} has not started within {limit:g} s; the other jobs continue")
 
@@ -337,7 +338,7 @@ class JobPool:
 
     def _hung(self, worker: _EpisodeWorker, limit: float) -> None:
         if hasattr(signal, "SIGUSR1") and worker.child.exit is None and worker.child.pid:  # 0 on a cluster
-            os.kill(worker.child.pid, signal.SIGUSR1)  # makes it write its stack to stderr
+            os.kill(worker.child.pid, signal.SIGUSR1)  # makes the worker write its stack to stderr
             time.sleep(0.2)
         how = (
             f"{worker.child.name} sent no heartbeat for {limit:g} s {worker.doing}: the world or a policy in the "

@@ -72,7 +72,7 @@ class Episode:
 
     @property
     def counts(self) -> bool:
-        """Whether its returns count."""
+        """Whether the returns of the episode count."""
         return not (self.failed or self.forfeited)
 
 
@@ -100,7 +100,7 @@ class Measured:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SeededResult(ABC):
-    """What all results have in common. Two are equal if their :meth:`deterministic` bytes are equal."""
+    """Base of all results. Two results are equal if their :meth:`deterministic` bytes are equal."""
 
     world: dict[str, Any]
     """Import path and settings of the world."""

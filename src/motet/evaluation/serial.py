@@ -1,6 +1,6 @@
 """Play episodes in the caller's process, so that a debugger reaches the policies and the world.
 
-A policy that hangs or crashes does the same to the caller.
+A policy that hangs or crashes makes the caller hang or crash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SerialPlayer:
                 out = judge.out_of(task)
                 played = known.get(task.number)
                 if played is None or played.out != out:
-                    one_thread()  # as in a job: the number of threads can change the last bits of a result
+                    one_thread()  # one thread, as in a job: the number of threads can change the last bits of a result
                     played = arena.play(replace(task, out=out))
                 judge.take(played)
                 yield played

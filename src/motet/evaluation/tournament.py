@@ -59,7 +59,7 @@ FORMAT = 1
 """Version of the format of :meth:`Tournament.as_dict` and of tournament directories."""
 
 _ROUNDS, _MOST_ROUNDS, _DELTA = 10, 1000, 0.05  # defaults; the last two with until_clear
-_TOURNAMENT = 25  # key that keeps these seeds apart from others
+_TOURNAMENT = 25  # constant from which these seeds are derived
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

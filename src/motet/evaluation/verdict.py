@@ -30,8 +30,8 @@ _ERROR = 0.05
 BOUND = math.log((1 - _ERROR) / _ERROR)
 """The test stops when the log-likelihood ratio is at least this, or at most minus this."""
 
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the points of a pair
-_UNSEEN = 1e-3  # stands for a count of 0: an outcome that did not happen yet is not impossible
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # share of the points of a pair
+_UNSEEN = 1e-3  # replaces a count of 0, because an outcome that has not happened yet is still possible
 
 
 @dataclass(frozen=True)

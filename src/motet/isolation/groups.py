@@ -120,7 +120,7 @@ def _home(controller: Controller, root: Path) -> tuple[Path, int]:
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return root / controller / path.lstrip("/"), 1
-    # In version 2 a group with processes cannot have groups with limits below it, except for the root.
+    # In version 2, a group that contains processes cannot have subgroups with limits; only the root group can.
     if controller in (root / "cgroup.subtree_control").read_text().split():
         return root, 2
     raise FileNotFoundError(errno.ENOENT, f"there is no control group with a limit on {controller}")

@@ -104,7 +104,8 @@ class Guard:
     def run(self) -> NoReturn:
         """Watch the policy, then kill everything and report the reason."""
         try:
-            signal.signal(signal.SIGTERM, _leave)  # sent by a parent that ends without closing the pipe
+            # the kernel sends this signal if the parent ends without closing the pipe
+            signal.signal(signal.SIGTERM, _leave)
             try:
                 why = self._watch()
             except SystemExit:

@@ -87,7 +87,7 @@ class PolicyProcess:
         """Return the failure, as cause and detail, if the kernel refused a thread or a process to the policy."""
         if not self._start.guarded:
             return None
-        refused = refused_a_task(self._start.mark)  # before the guard is asked, which removes the group at its end
+        refused = refused_a_task(self._start.mark)  # checked before the guard ends, because it then removes the group
         return self._too_many_tasks if refused or self.hear() == self._too_many_tasks else None
 
     @property
@@ -125,7 +125,7 @@ class PolicyProcess:
     def end(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
         self._pipe.close()  # the guard then kills everything
-        self._child.resume()  # in case that the policy has stopped its guard
+        self._child.resume()  # needed if the policy has stopped its guard
         try:
             if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()
@@ -139,7 +139,8 @@ class PolicyProcess:
         self._child.close()
 
     def _kill(self) -> None:
-        """Kill without a guard: all that has its mark or, where there are no marks, the process and its group."""
+        """Kill without a guard: all processes with the policy's mark or, where there are no marks, the process and its
+        group."""
         self._child.kill(DEATH_S)
         if left := end_marked(lambda mark: mark == self._start.mark, 0.0, DEATH_S):
             raise WaitTimeoutError(f"{self.name}: pid {left[0]} did not die within {DEATH_S:g} s of SIGKILL")

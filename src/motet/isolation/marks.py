@@ -1,8 +1,8 @@
 """Marks of policy processes: a number that a process inherits from the guard, however it was started or detached.
 
-A policy without a sandbox can kill its guard. What it started before then belongs to nobody: neither the process group,
-nor the session, nor the parent leads to it. So every guard carries a mark, and all that it starts inherits the mark: a
-limit on file locks, which Linux has kept since 2.4 but does not enforce. A process can lower such a limit but not raise
+A policy without a sandbox can kill its guard. The processes that it started can then not be found by process group,
+session or parent. So every guard carries a mark, which all processes below it inherit: a limit on file locks, which
+Linux stores but has not enforced since version 2.4. A process can lower such a limit but not raise
 it again. The mark holds the process id of the parent and a random number.
 """
 

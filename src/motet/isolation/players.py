@@ -47,11 +47,11 @@ class Player(Protocol):
         ...
 
     def ask_reset(self, seed: int) -> None:
-        """Tell the policy that a new episode begins. Does not wait."""
+        """Tell the policy that a new episode begins. Does not wait for it."""
         ...
 
     def ask(self, observation: Any, mask: Nest = None) -> None:
-        """Ask for an action. Does not wait."""
+        """Ask for an action. Does not wait for the answer."""
         ...
 
     def answer(self) -> Any:
@@ -69,7 +69,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Seats:
-    """The seats of one player, and what it may know of the world."""
+    """The seats of one player, and the settings of the world that it may see."""
 
     agents: Mapping[str, int]
     """Index of each of its agents in the world, by name."""
@@ -117,7 +117,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class Isolation:
-    """How an isolated player runs."""
+    """How an isolated player runs: limits, sandbox and other settings."""
 
     limits: PolicyLimits | None = None
     """None: the defaults."""

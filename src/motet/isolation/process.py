@@ -50,7 +50,7 @@ from motet.world.spaces import InvalidValue, action_checker
 __all__ = ["START", "PolicyStart", "enter"]
 
 _KERNEL_BYTES = 64 << 20
-"""What a policy process and the kernel need at least before the policy has any memory."""
+"""Minimum of a memory limit: what a policy process and the kernel use before the policy is created."""
 
 START = 1
 """The number of the first question, which is implicit: to make the policy."""
@@ -58,7 +58,8 @@ START = 1
 
 @dataclass(frozen=True)
 class PolicyStart:
-    """What a policy process is made from. The policy is unpickled only after the process gave up files and rights."""
+    """The data from which a policy process is made. The policy is unpickled only after the process gave up files and
+    rights."""
 
     spaces: bytes
     """Pickled observation space and action space."""
@@ -75,13 +76,14 @@ class PolicyStart:
     by_kernel: bool
     """Whether to let the kernel limit the tasks, the memory and the folder, where it can."""
     grouped: frozenset[Controller] = frozenset()
-    """What the kernel limits by control groups. The guard finds that out."""
+    """The resources that the kernel limits by control groups, as the guard has found out."""
 
     @property
     def group_limits(self) -> dict[Controller, int]:
         """The limits of its control groups.
 
-        That of the memory is a second one: it also counts what no process has mapped, and what the kernel needs itself.
+        The limit on memory is in addition to the guard's: it also counts memory that no process has mapped, and the
+        kernel's own memory.
         """
         limits: dict[Controller, int] = {"pids": self.tasks}
         if self.memory_bytes is not None:
@@ -101,12 +103,13 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
         _live(mailbox, pipe, start, out_w, keep=(out_r,))
     os.setpgid(0, 0)  # see Guard
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    carry_mark(start.mark)  # while this process still dies with its parent, which looks for marks at the end
+    # set while this process still dies with its parent, because the parent looks for marks at the end
+    carry_mark(start.mark)
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
     groups = []
     if start.sandbox is not None:
-        os.mkdir(start.sandbox.folder, 0o700)  # here, because from here on the guard always removes it
+        os.mkdir(start.sandbox.folder, 0o700)  # created here, because from here on the guard always removes it
         limited = start.by_kernel and _sandbox.limit_folder(start.sandbox.folder, start.folder_bytes)
         start = replace(start, sandbox=replace(start.sandbox, limited=limited))
     if start.by_kernel:
@@ -211,7 +214,7 @@ class _Questions:
         self._give, self._mask_form = action_checker(actions), mask_form(actions)
         spec, known = cloudpickle.loads(start.policy)
         offered = {"observation_space": observations, "action_space": actions, **known}
-        Streams(StreamUser("this process")).enter()  # so that nobody waits for the streams of a caller
+        Streams(StreamUser("this process")).enter()  # so that no code waits for the streams of a caller
         self._policy: Policy = make_policy(spec, offered)
         self._ask = sole_asker(self._policy)
         self._say(_mailbox.FINE)

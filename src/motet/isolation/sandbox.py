@@ -1,9 +1,9 @@
 """The sandbox of a policy process: Landlock, seccomp, no new privileges, no capabilities, all enforced by the kernel.
 
 The functions are called in the process that gives up rights, before any code of the policy is loaded. The process
-cannot get these rights back, even as root. There are two layers, each for what the other cannot do: Landlock restricts
-which files may be opened, and seccomp which system calls may be made. The packages on PyPI for these support only one
-of the two, and are young or need a system library. Only a few calls are needed, so they are made directly.
+cannot get these rights back, even as root. There are two layers, which complement each other: Landlock restricts
+which files may be opened, and seccomp restricts which system calls may be made. The packages on PyPI for these support
+only one of the two, and are young or need a system library. Only a few calls are needed, so they are made directly.
 
 A refused call fails as usual, with ``PermissionError``.
 """
@@ -108,7 +108,7 @@ def limit_folder(folder: str, size: int) -> bool:
 
 
 def can_limit_folders() -> bool:
-    """Whether :func:`limit_folder` works here. It is tried in a process of its own."""
+    """Whether :func:`limit_folder` works here. This is tried in a separate process."""
     if sys.platform != "linux":
         return False
     with tempfile.TemporaryDirectory(prefix="motet-") as folder:
@@ -157,7 +157,7 @@ def remove(folder: str) -> None:
     """Remove a folder in which a policy could write, whatever its depth and contents."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     if sys.platform == "linux":
-        libc().umount2(os.fsencode(folder), _MNT_DETACH)  # fails where it holds no file system of its own
+        libc().umount2(os.fsencode(folder), _MNT_DETACH)  # fails if nothing is mounted there
     try:
         root = os.open(folder, flags)
     except FileNotFoundError:

@@ -40,7 +40,7 @@ class Humans:
     action ``still``, the value is 0, and the attainment is the probability that the goal holds again after the step.
     None: stay if the model has a ``possible_goal_generator``, else zero."""
     still: Annotated[int, Ge(0)] = 0
-    """Number of the action with which a human stays where it is."""
+    """Number of the action by which a human does not move."""
     credit_achieved: bool | None = None
     """Older name of ``achieved``: True is achieved="one", False is achieved="zero"."""
 

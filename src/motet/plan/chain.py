@@ -16,7 +16,7 @@ from motet.plan.graph import Graph
 
 __all__ = ["Chain", "chain_of"]
 
-_BLOCK_ENTRIES = 4_000_000  # probabilities of joint actions that are held at once
+_BLOCK_ENTRIES = 4_000_000  # maximum number of probabilities of joint actions in memory at the same time
 
 
 @dataclass(eq=False)
@@ -145,12 +145,12 @@ def _block(graph: Graph, states: slice, shares: NDArray[np.float64]) -> dict[str
 
 
 def _sums(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The sums of groups, given where each begins."""
+    """The sum of each group of entries, given the position at which each group begins."""
     return np.add.reduceat(values, starts, axis=0) if len(starts) else values
 
 
 def _starts(keys: list[NDArray[Any]]) -> NDArray[np.int64]:
-    """Where groups of equal entries begin in sorted arrays."""
+    """The positions at which groups of equal entries begin in sorted arrays."""
     if not len(keys[0]):
         return np.empty(0, np.int64)
     changed = np.zeros(len(keys[0]), bool)

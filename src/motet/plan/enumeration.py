@@ -34,7 +34,7 @@ from motet.world.model import agents_and_actions, optional_attribute
 __all__ = ["enumerate_states"]
 
 _TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
-_MOST_JOINTS = 1 << 20  # joint actions, of which each is asked for in every state
+_MOST_JOINTS = 1 << 20  # maximum number of joint actions: the model is called for each of them in every state
 _BLOCK = 1 << 16  # number of states that are sorted at a time
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
 
@@ -152,7 +152,7 @@ class _Ask:
     kind: type
     durations: bool
     agents: int
-    """Number of agents for which rewards are kept; 0: no rewards."""
+    """Number of agents whose rewards are stored; 0: no rewards."""
 
     def __call__(self, states: Sequence[Any]) -> _Packed:
         numbers: dict[Any, int] = {}
@@ -288,8 +288,8 @@ def _raised(name: str, error: Exception, state: Any, actions: Sequence[int]) -> 
 
 
 class _Growing:
-    """An array to which rows are appended. It grows in place: parts that are joined at the end would need memory twice,
-    and leave holes in it."""
+    """An array to which rows are appended. It grows in place: joining parts at the end would need twice the memory, and
+    leave gaps in it."""
 
     def __init__(self, dtype: DTypeLike, directory: Directory) -> None:
         self.data: NDArray[Any] = np.empty(0, dtype)
@@ -343,7 +343,8 @@ class _Found:
             ) from None
         self.states: list[Any] = [root]
         self.directory = directory
-        self.counts, self.lengths = self._growing(np.int64), self._growing(np.int64)  # of distributions, of transitions
+        # numbers of distributions and of transitions
+        self.counts, self.lengths = self._growing(np.int64), self._growing(np.int64)
         self.joint = self._growing(np.uint8)
         self.transitions = {"successor": self._growing(np.int32), "probability": self._growing(np.float64)}
         self.transitions |= {"duration": self._growing(np.float64), "reward": self._growing(np.float64)}

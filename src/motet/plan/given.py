@@ -22,8 +22,8 @@ from motet.plan.solution import Solution
 
 __all__ = ["HumanPolicies", "RobotPolicy", "RoleGraph", "asked_humans", "asked_policy", "asked_robot", "tabulated"]
 
-_EXACT = 1e-9  # maximum distance from 1 of a sum that is used as it is
-_NEAR = 1e-5  # maximum distance from 1 of a sum that is normalised: float32 policies have such sums
+_EXACT = 1e-9  # a sum that differs from 1 by at most this is used unchanged
+_NEAR = 1e-5  # a sum that differs from 1 by at most this is normalised: float32 policies have such sums
 
 HumanPolicy = Callable[[Any, int, Any], ArrayLike] | ArrayLike
 HumanPolicies = Callable[[Any, int, Any], ArrayLike] | Mapping[int | str, HumanPolicy] | Solution

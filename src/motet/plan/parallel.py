@@ -179,7 +179,7 @@ class _PlanJob:
         self.measured = (time.perf_counter(), idle_s())
 
     def advance(self) -> None:
-        """Do one thing: send a part to a worker, process a part here, consume an answer, or wait for one."""
+        """Do one step: send a part to a worker, process a part here, consume an answer, or wait for one."""
         at_hand = len(self.items) - self.sent
         under_way = self.sent > self.done
         pool = self.pool
@@ -281,7 +281,7 @@ _ALONE = "no workers are used, and the calling process does all the work"
 
 
 class _UnsendableError(Exception):
-    """Something cannot be pickled; the message names it."""
+    """An object cannot be pickled; the message names it."""
 
 
 @dataclass

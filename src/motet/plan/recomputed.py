@@ -1,7 +1,7 @@
 """The arrays of a solution, some of which are computed again when they are read.
 
 The humans' policies are by far the largest array of a plan: one number for each state, action and goal. They follow
-from the humans' values of the next states, so a plan keeps only the values, and computes policies when it is asked.
+from the humans' values of the next states, so a plan stores only the values, and computes policies when they are read.
 """
 
 from __future__ import annotations

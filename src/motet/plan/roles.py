@@ -92,7 +92,7 @@ def _mixed(graph: Graph, columns: NDArray[np.int64], shares: NDArray[np.float64]
     """The distributions of joint actions, averaged over the profiles of agents with fixed policies."""
     joint = np.zeros((len(graph), len(columns)), np.uint32)
     counts = np.zeros(len(graph), np.int64)
-    sizes: list[int] = []  # of each new distribution: the number of old ones that are mixed
+    sizes: list[int] = []  # for each new distribution: the number of old distributions that are mixed
     parts: list[int] = []  # the old distributions
     weights: list[float] = []
     line = np.arange(len(columns))[:, None]
@@ -146,7 +146,7 @@ def _reachable(graph: Graph) -> RoleGraph:
         reached[graph.successor[int(ends[0]) : int(ends[-1])][possible]] = True
     kept = np.flatnonzero(reached)
     renumbered = np.cumsum(reached, dtype=np.int32) - 1
-    place = np.cumsum(used) - 1  # of each used distribution
+    place = np.cumsum(used) - 1  # for each used distribution
     counts = np.diff(group_ends(used.astype(np.int64))[graph.dists])[kept]
     joint = (
         np.where(graph.terminal[:, None], 0, place[np.minimum(numbers, len(used) - 1)])[kept]

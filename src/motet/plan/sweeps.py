@@ -138,7 +138,7 @@ class Sweeper(Protocol):
         """Bytes per second at which the part was sent; None while it is being sent. Raises if the machine is lost."""
 
     def ask(self, first: int, last: int, news: Any) -> None:
-        """Have the machine sweep some of its states, given the rows that others have computed since the last call."""
+        """Let the machine sweep some of its states, given the rows that others have computed since the last call."""
 
     def answer(self, timeout_s: float) -> tuple[list[Any], dict[str, NDArray[Any]]]:
         """The results of the parts, and the rows that were written. Raises if the machine is lost."""
@@ -227,7 +227,7 @@ class _Share:
     number: int
     sweeper: Sweeper | None = None
     knows: int = 0
-    """The machine has the rows of all states from this one on."""
+    """First state of those whose rows the machine already has."""
     bytes_s: float | None = None
     deaths: int = 0
 

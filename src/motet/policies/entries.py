@@ -445,7 +445,7 @@ def run_entry(path: Path, *, trust: bool = False) -> Entry:
 
 
 def is_run_policy(spec: PolicySpec) -> bool:
-    """Whether a policy comes from a run: it is made of weights that were read already."""
+    """Whether a policy comes from a run. Then its weights have been read already."""
     return spec.factory is run_policy
 
 
@@ -467,7 +467,8 @@ def checkpoint_folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """Return a flat vector for each agent of a checkpoint, which begins with its weights. Nothing is unpickled."""
+    """Return a flat vector for each agent of a checkpoint, which begins with the agent's weights. Nothing is
+    unpickled."""
     found = {}
     for name, stem in read_notes(folder)["files"].items():
         path = folder / f"{stem}.safetensors"
@@ -491,8 +492,8 @@ def learner_row(text: str, agent: str) -> tuple[dict[str, Any], dict[str, str], 
     Runs of earlier versions did not store the spaces.
 
     Args:
-        text: a run or checkpoint, then ``agent=`` and ``step=`` if wanted, as :func:`as_given` takes them.
-        agent: the agent to take if the run has one of this name and the text names none.
+        text: a run or checkpoint, optionally followed by ``agent=`` and ``step=``, as in :func:`as_given`.
+        agent: default agent, used if the text names no agent and the run has an agent of this name.
     """
     there = Path(text.partition(",")[0].removeprefix("run=")).is_dir()
     (form, path), options, arguments = _parsed(text) if there else (("", ""), {}, {})

@@ -1,6 +1,6 @@
 """``export``: the greedy policy of a run's agent as a file for programs without motet, for torch or as ONNX.
 
-A torch file holds a state dict of plain layers and, as plain values, what else a loader must know
+A torch file holds a state dict of plain layers and, as plain values, the sizes and names that a loader needs
 (``docs/export.md`` has the loader). An ONNX file needs no loader.
 """
 
@@ -45,7 +45,7 @@ def export(
     Args:
         run: the run directory, or one of its checkpoints.
         agent: the agent whose policy is exported; it may be left out if the run has one policy.
-        torch: file for torch: a state dict of plain layers and what a loader must know.
+        torch: file for torch: a state dict of plain layers, and the sizes and names that a loader needs.
         onnx: file for ONNX runtimes; needs ``pip install 'motet[onnx]'``.
         step: step of the checkpoint; the newest by default.
         world: factory of the run's world, if the run does not name one.
@@ -139,10 +139,10 @@ def _write_onnx(policy: GreedyPolicy, path: Path) -> None:
     batch = torch.export.Dim("batch")
     logger = logging.getLogger("torch.onnx")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it names every optional library that it does not find
+    logger.setLevel(logging.ERROR)  # torch logs every optional library that it does not find
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its own internals
+            warnings.simplefilter("ignore")  # warnings about torch's own internals
             program = torch.onnx.export(
                 policy, inputs, dynamo=True, verbose=False, input_names=policy.input_names(),
                 output_names=["action", "new_state"][: 1 + (policy.state_size > 0)],

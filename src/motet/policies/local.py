@@ -24,7 +24,7 @@ class LocalPolicy:
     a space, and it cannot change what is allowed.
     """
 
-    output = ""  # it prints to this process's own stdout
+    output = ""  # the policy prints to this process's own stdout
 
     def __init__(
         self,

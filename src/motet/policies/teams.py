@@ -4,8 +4,8 @@ The team object is made from a :class:`~motet.policy.WorldDescription`, translat
 classes. The objects that ``agent_policy`` returned get the observations and return the actions. Unless a team is
 shared, every agent has a separate team object, whether it has a separate process or not.
 
-Teams take no seed. They draw from the global random streams and from the spaces that they were given. So each team
-object has streams of its own (:mod:`motet.streams`), as other policies have, and a generator for its spaces. They start
+Teams take no seed. They draw from the global random streams and from their spaces. So each team object has separate
+streams (:mod:`motet.streams`), like other policies, and a generator for its spaces. They start
 from one fixed seed while the team is made and asked for its agent policies, so that all copies agree; then from the
 seed of ``reset``.
 """
@@ -163,7 +163,7 @@ class Alone:
 
 
 class OwnPolicy:
-    """A policy with global random streams of its own."""
+    """A policy with separate global random streams."""
 
     def __init__(self, policy: Policy, name: str) -> None:
         self._policy, self.ask = policy, asker(policy.act)
@@ -189,7 +189,7 @@ class OwnPolicy:
 
 
 class OwnJointPolicy:
-    """A joint policy with global random streams of its own."""
+    """A joint policy with separate global random streams."""
 
     def __init__(self, policy: JointPolicy, name: str) -> None:
         self._policy, self._ask = policy, asker(policy.act_jointly, "masks")
@@ -214,7 +214,7 @@ def _is_ours(policy: Any) -> bool:
 def make_policy(spec: PolicySpec, offered: Mapping[str, Any]) -> Policy:
     """Make the policy of one agent from its spec. A team is recognised here; it needs a description.
 
-    A policy that may draw from the global random streams gets streams of its own.
+    A policy that may draw from the global random streams gets separate streams.
 
     Args:
         spec: how the policy is made.
@@ -234,7 +234,7 @@ def make_policy(spec: PolicySpec, offered: Mapping[str, Any]) -> Policy:
 
 
 def sole_asker(policy: Policy) -> Callable[[Any, Any], Any]:
-    """Return ``ask(observation, mask)`` of a policy that is alone in its process.
+    """Return a function ``ask(observation, mask)`` for a policy that is alone in its process.
 
     Its streams stay installed after a reset, so they are not entered again, which would take as long as a small policy.
     """
@@ -438,7 +438,7 @@ def _wants_name(agent_policy: Callable[..., Any]) -> bool:
 
 
 def _draw_from(space: Any, rng: np.random.Generator) -> None:
-    """Make a space and its parts draw from one generator. By default each would take a seed from the system."""
+    """Make a space and its parts draw from one generator. By default, each part would be seeded by the system."""
     parts = getattr(space, "spaces", ())
     for part in parts.values() if isinstance(parts, Mapping) else parts:
         _draw_from(part, rng)

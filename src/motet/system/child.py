@@ -51,7 +51,7 @@ class Child:
         ctx = _fork_server.context()
         self._home, away = ctx.Pipe(duplex=False)
         self._process = ctx.Process(target=_enter, args=(name, target, args, away, log), name=name, daemon=True)
-        if hasattr(self._process, "_Popen"):  # a Python without it starts processes in another way
+        if hasattr(self._process, "_Popen"):  # other versions of Python start processes in another way
             self._process._Popen = _asked_in_turn  # type: ignore[method-assign, assignment]
         self._text = ""
         check_main_guard()
@@ -68,7 +68,7 @@ class Child:
         finally:
             away.close()
         self._server = _fork_server.number()
-        self._lost: bool | None = None  # whether its server died
+        self._lost: bool | None = None  # tells whether the child's server died
         self._pidfd: int | None = None  # refers to this child even after the system has reused its pid
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):  # the child has ended already, or no descriptor is free: use the pid
@@ -107,7 +107,7 @@ class Child:
     def resume(self) -> None:
         """Continue the child if it was stopped by a signal."""
         if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            with contextlib.suppress(ProcessLookupError):  # the child has ended
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def kill(self, timeout_s: float = 5.0) -> None:

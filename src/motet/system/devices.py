@@ -32,11 +32,11 @@ print(json.dumps([torch.__version__, devices, took_s]))
 
 
 class TorchFound(NamedTuple):
-    """What torch says about itself."""
+    """Version, devices and import time of torch."""
 
     version: str
     devices: dict[str, str]
-    """The devices beside the CPU: their labels by their names."""
+    """The devices other than the CPU: labels by name."""
     took_s: float
     """Duration of the import in seconds."""
 

@@ -1,19 +1,19 @@
 """The fork server that children are started from: it loads modules once, ignores Ctrl-C, and leaves no named socket.
 
-It is the fork server of Python's ``multiprocessing``, which offers none of the three. Everything that motet changes in
-it is in this module. There are two ways to use it.
+It is the fork server of Python's ``multiprocessing``, which by itself does none of these three things. All changes that
+motet makes to it are in this module. There are two ways to use it.
 
 *Nameless*, the usual one: this module writes to private attributes of ``multiprocessing``.
 
-*Standard*: this module uses only what ``multiprocessing`` documents. That is so where the environment has
-``MOTET_START=standard``, and where the private attributes differ from those that this module expects. It is decided
+*Standard*: this module uses only what ``multiprocessing`` documents. This way is used if the environment has
+``MOTET_START=standard``, or if the private attributes differ from those that this module expects. The choice is made
 once, at the first use. The drawbacks:
 
 - The server's socket has a name, in a folder ``pymp-…`` in the temporary folder. It stays there after ``kill -9``. The
   path of the temporary folder must be short (about 70 characters), since the address of a socket is limited.
 - A child that starts children starts another server for them, which imports everything again: seconds with torch.
 - Children keep the server alive. So does a process that a world forked and that outlives the run.
-- If the server dies, its children's exit codes are lost. That is so in the nameless way too, but here the server's
+- If the server dies, its children's exit codes are lost. This also holds in the nameless way, but here the server's
   death cannot be distinguished from a child that ended with exit code 255. Both count as killed.
 
 Where there is no fork server, and on macOS, children are spawned.
@@ -275,7 +275,7 @@ def _hold(address: str) -> str:
     if not _DESCRIPTORS.is_dir():
         return address
     if _socket is not None:
-        os.close(_socket)  # belongs to a server that died
+        os.close(_socket)  # this socket belongs to a server that died
     _socket = os.open(address, os.O_PATH)
     return str(_DESCRIPTORS / str(_socket))
 

@@ -14,27 +14,27 @@ from dataclasses import dataclass
 
 __all__ = ["GpuMeter", "GpuUse"]
 
-_TIMEOUT_S = 10.0  # a query that takes longer is ended
+_TIMEOUT_S = 10.0  # seconds after which a query is killed
 _REST = 50  # minimum pause after a query, as a multiple of its duration: a query may keep a core busy
 _QUERY = "--query-gpu=index,utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits"
 
 
 @dataclass
 class GpuUse:
-    """How much of a GPU is in use, by all programs of this machine. None: the driver does not tell."""
+    """How much of a GPU is in use, by all programs of this machine. None: the driver does not report it."""
 
     index: int
-    """Its number, as the driver counts."""
+    """Number of the GPU, as the driver counts."""
     utilisation: float | None
     """The share of the time in which it was busy, over the driver's last sample (at most a second)."""
     memory_bytes: int | None
-    """Its memory in use."""
+    """Bytes of its memory in use."""
     memory_limit_bytes: int | None
-    """The size of its memory."""
+    """Bytes of its memory."""
 
 
 class GpuMeter:
-    """Asks for the use of the GPUs again and again, in a thread, so that nobody waits for an answer.
+    """Queries the use of the GPUs repeatedly, in a thread, so that the caller never waits for an answer.
 
     >>> meter = GpuMeter()
     >>> meter.newest()
@@ -49,7 +49,8 @@ class GpuMeter:
 
     @contextlib.contextmanager
     def reading(self, every_s: float) -> Iterator[None]:
-        """Ask every ``every_s`` seconds within the block, more rarely if answers take long; never without a driver."""
+        """Query the driver every ``every_s`` seconds within the block, less often if answers take long; never without a
+        driver."""
         command = _command(os.environ)
         if not command:
             yield
@@ -82,14 +83,14 @@ class GpuMeter:
                 return
 
     def _ask(self, command: list[str]) -> list[GpuUse]:
-        """Ask once; empty if that fails or takes too long."""
+        """Query the driver once; empty if this fails or takes too long."""
         try:
             with self._starting:
                 if self._ending.is_set():
                     return []
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                    text=True, errors="replace", start_new_session=True,  # Ctrl-C is not for it
+                    text=True, errors="replace", start_new_session=True,  # Ctrl-C must not reach it
                 )  # fmt: skip
         except OSError:
             return []
@@ -115,7 +116,7 @@ def _command(environment: Mapping[str, str]) -> list[str]:
 
 
 def _parsed(text: str) -> list[GpuUse]:
-    """Read an answer; lines and values that are none are left out.
+    """Parse an answer; lines and values that are not valid are left out.
 
     >>> _parsed("0, 37, 1, 2\\n1, [N/A], [Not Supported], 2")[1]
     GpuUse(index=1, utilisation=None, memory_bytes=None, memory_limit_bytes=2097152)

@@ -74,7 +74,8 @@ class Imported:
         return f"Imported({self.path!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the path alone, from which another process imports it; of an object of a script the object too."""
+        """Return only the path, from which another process imports the object. For an object of a script, also return
+        the object."""
         return {"path": self.path} if self.path.partition(":")[0] != "__main__" else vars(self)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -113,7 +114,8 @@ def path_of(thing: Any) -> str:
 
 
 def now_at(module: str, name: str) -> tuple[str, str]:
-    """The present module and name of an object, given those in a file that may be of an earlier version of motet.
+    """The current module and name of an object, given those in a file that an earlier version of motet may have
+    written.
 
     >>> now_at("motet.train", "Settings"), now_at("motet.algorithm", "Linear"), now_at("numpy", "zeros")
     (('motet.training.settings', 'Settings'), ('motet.schedule', 'Linear'), ('numpy', 'zeros'))

@@ -42,7 +42,7 @@ def own_bytes(pid: int) -> int | None:
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
-        return None  # it has ended, or this system has no such files
+        return None  # the process has ended, or this system has no such files
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 2 else None
 
 

@@ -1,4 +1,4 @@
-"""Imported by the fork server, last: lets it end without a search for cycles in all that it has imported.
+"""The last module that the fork server imports: it lets the server end without a search for reference cycles.
 
 With torch loaded that search takes half a second. Until it is over, the server holds the output of the command that
 started it, and ``motet train | tee log`` does not return. Unlike other modules this one acts when it is imported,

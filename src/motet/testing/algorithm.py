@@ -336,7 +336,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     greedy = acted(slice(None), 1, False)[0]
     if all(
         equal_nests(greedy, acted(slice(None), seed, False)[0]) for seed in range(2, 6)
-    ):  # else it draws: nothing to compare
+    ):  # otherwise the behaviour draws random numbers, and there is nothing to compare
         alone = join_nests([acted(slice(i, i + 1), 1, False)[0] for i in range(6)])
         _expect(_close(greedy, alone), "a row's action does not depend on the other rows", "treat rows separately")
     if masks is not None:
@@ -355,7 +355,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
 def _answer(
     behaviour: Behaviour, observations: Nest, masks: Any, explore: bool, states: npt.NDArray[np.float32]
 ) -> tuple[Any, dict[str, Any]]:
-    """Ask a behaviour, with a memory if it has one, and check what it returns of it."""
+    """Ask a behaviour for actions and, if it has a memory, check the memory that it returns."""
     size = states.shape[1]
     _expect(
         state_size_of(behaviour) == size,
@@ -463,7 +463,8 @@ def _fill(
 
 
 def _fill_sequences(batch: Batch, rng: np.random.Generator, n_step: int) -> None:
-    """Say at which rows of sequences transitions start, and where they end. The last row always starts one."""
+    """Set the rows of sequences at which transitions start, and the rows in which they end. The last row always starts
+    one."""
     valid, ahead = batch.valid, batch.ahead
     assert valid is not None and ahead is not None
     valid[:] = rng.random(valid.shape) < 0.8

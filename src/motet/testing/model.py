@@ -15,15 +15,15 @@ from motet.world.model import ModelWorld, agents_and_actions, is_model
 
 __all__ = ["check_model"]
 
-_JOINTS = 64  # joint actions that are asked for in a state; if there are more, some are drawn
+_JOINTS = 64  # maximum number of joint actions to check in a state; if there are more, some are drawn at random
 
 
 def check_model(factory: Callable[[], Any], *, states: int = 100, episodes: int = 2, seed: int = 0) -> None:
     """Raise a ModelError if the model that ``factory()`` makes breaks the contract of models.
 
-    Asks for the transitions of the first ``states`` states that are found from the initial one, and for all that the
-    model offers beside them: rewards, durations, goals, encodings, pictures. Then plays ``episodes`` episodes of its
-    world (:class:`~motet.world.ModelWorld`) through ``check_world``.
+    Checks the transitions of the first ``states`` states that are found from the initial one, and everything else that
+    the model has: rewards, durations, goals, encodings, pictures. Then plays ``episodes`` episodes of its world
+    (:class:`~motet.world.ModelWorld`) through ``check_world``.
 
     >>> from motet.worlds import Bushes
     >>> check_model(Bushes)

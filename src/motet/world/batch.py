@@ -39,7 +39,7 @@ __all__ = [
     "make_world_batch",
 ]
 
-_EMPTY = 1000  # consecutive episodes in which no agent acts, before that is an error
+_EMPTY = 1000  # number of consecutive episodes without an acting agent that is an error
 
 Indices = npt.NDArray[np.int64]
 """Indices of worlds, or of lanes."""
@@ -218,7 +218,7 @@ class LoopedWorlds:
         self.over, self.broken = list(range(self.size)), list[int]()
         self.measured: dict[int, Mapping[str, float]] = {}
         agents = len(self._worlds[0].agents)
-        self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...], of this turn and of the last
+        self._seen: list[Nest] = [None] * agents  # buffers [worlds, ...] of this turn and of the previous one
         self._seen_before: list[Nest] = [None] * agents
         self._rewards = list(np.zeros((agents, self.size)))
         self._turns: list[Turn] = []
@@ -233,7 +233,7 @@ class LoopedWorlds:
         ]  # (agent, its row in the turn), by world
         self.can_save = all(world.can_save for world in self._worlds)
         self._stage: str | None = None
-        self._stages: list[str | None] = [None] * self.size  # of the present episodes
+        self._stages: list[str | None] = [None] * self.size  # numbers measured in the present episodes
 
     def set_stage(self, stage: str) -> None:
         """Play this stage of a curriculum from the next resets on."""
@@ -430,7 +430,7 @@ class VectorWorlds:
         """Begin an episode in each of these worlds."""
         if len(seeds):
             self._streams.begin(seeds[0])
-        # Worlds that stay over go through an episode with the others, unseen: all may have to be at the same turn.
+        # Worlds that wait for a reset still play along with the others, because all may have to be at the same turn.
         idle = [world for world in self.over if world not in at]
         self._tell()
         self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
@@ -482,7 +482,7 @@ class VectorWorlds:
             )
         terminated, truncated = vector.ended()
         (ended,) = (terminated | truncated).nonzero()
-        if self.over:  # their ends were returned before
+        if self.over:  # the ends of these worlds were returned before
             ended = np.setdiff1d(ended, self.over)
         if not len(ended):
             return []

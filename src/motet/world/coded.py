@@ -1,8 +1,8 @@
 """Coded models: states as compact arrays, humans with goals and given policies, and all robots as one mind.
 
-Algorithms that learn from a model's transitions need more than observations: the successors of actions that nobody
-took. :class:`CodedModel` answers these questions. A :class:`StateSpace` is the space of its states, and gives the
-coded model to whoever has the space: the acting and the learning half of an algorithm.
+Algorithms that learn from a model's transitions need more than observations: also the successors of actions that were
+not taken. :class:`CodedModel` answers these questions. A :class:`StateSpace` is the space of its states, and
+passes the coded model to the acting and the learning half of an algorithm, which both have the space.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Bounded(dict[Any, Any]):
         self.asked = self.found = 0
 
     def made(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the value of a key, which is made unless it is known."""
+        """Return the cached value of a key; compute it if it is not cached."""
         self.asked += 1
         try:
             value = self[key]

@@ -234,7 +234,7 @@ class ModelWorld(World):
         self._step += 1
         self._reward(before, joint, outcomes, drawn)
         self._end()
-        self.model.set_state(self._state)  # last, because asking for transitions may change the model's current state
+        self.model.set_state(self._state)  # last, because transition_probabilities may change the model's current state
 
     def _outcomes(self, joint: list[int]) -> Any:
         try:

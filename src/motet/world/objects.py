@@ -54,7 +54,7 @@ class ObjectEnvironment:
         self.environment = environment
         self.turns = turn_limit(environment) if turns is None else _checked_turns("turns", turns)
         self._seedable = "seed" in signature(environment.reset).parameters
-        environment.reset()  # agents have no observation before it
+        environment.reset()  # agents have no observation before the reset
         everyone = list(environment.agents)
         self.count = len(everyone)
         self.learners = _learners(kind, everyone, self.playable(everyone, learners), self.lacks)
@@ -232,7 +232,7 @@ class ObjectsAtOnce(_Direct):
         for name in present:
             rewards[name], ended[name] = self._act(name, actions[name])
             if ended[name]:
-                seen[name] = self.observe(name)  # at once: the others may still change what it sees
+                seen[name] = self.observe(name)  # read now, because other agents may still change the observation
         self._turn += 1
         left = [name for name in present if not ended[name]]
         if left and ended_itself(self.environment):
@@ -293,7 +293,7 @@ def mark_done(world: Any) -> None:
 
 def entity_transitions(environment: Any, agents: Iterable[Any]) -> None:
     """Begin a turn: count it, and give each entity that is not an agent its transition."""
-    if isinstance(getattr(environment, "turn", None), int):  # the loops of such projects count turns there
+    if isinstance(getattr(environment, "turn", None), int):  # the loops of such projects count turns in this attribute
         environment.turn += 1
     world = environment.world
     had = {id(agent): agent for agent in agents}  # keeps the objects alive, so that no id is reused

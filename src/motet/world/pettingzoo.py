@@ -68,8 +68,8 @@ class _Adapter(World):
         self._group: tuple[int, ...] = ()
         self._owed = [0.0] * count
         self._over = [False] * count
-        self._seen: list[Any] = [None] * count  # AtOnce: last observations; InTurn: only of agents that ended
-        self._masks: list[Any] = [None] * count  # the action masks given with them
+        self._seen: list[Any] = [None] * count  # last observations; in InTurn only those of agents that ended
+        self._masks: list[Any] = [None] * count  # the action masks of these observations
         self._ends: list[End] = []
         self._measured.clear()
 
@@ -268,7 +268,7 @@ class InTurn(_Adapter):
             chosen = self._give[agent](action)
         except (ValueError, InvalidValue):
             self._checked(actions)  # raises an error with the reason
-            return  # no error: the group and the actions are empty
+            return  # not an error: the group and the actions are empty
         rest = env._cumulative_rewards[self._names[agent]] - self._asked[agent]
         if rest:  # reward() was not called for it before this action
             self._owed[agent] += float(rest)

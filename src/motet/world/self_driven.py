@@ -4,9 +4,8 @@ The user's code runs on a separate stack (a greenlet). Where it asks an agent fo
 caller of the World. ``act`` passes the action back, and the user's code continues where it asked. So all rules of the
 user's turn hold: order, limits, freezing, counters, agents that come and go.
 
-The input is what the user's methods are called with and what they return. The methods are watched on the objects
-(:class:`_Watched`); the classes are not changed. The output is the group, which is the agent that is asked for an
-action, and the rewards and ends.
+This module reads the arguments and results of the user's methods, which are watched on the objects (:class:`_Watched`);
+classes are not changed. From these it derives the group (the agent that is asked for an action), rewards and ends.
 """
 
 from __future__ import annotations
@@ -213,10 +212,11 @@ class SelfDriven(_Adapter):
         self._ready = False
         self._turn = 0
         self._asked = False  # whether any agent was asked for an action in this turn
-        self._running: list[int] = []  # agents whose transition runs, innermost last; -1: one that motet does not play
+        # agents whose transition is running, innermost last; -1: an agent that motet does not play
+        self._running: list[int] = []
         self._looker = -1  # the agent that computed a pov last
         self._last_seen: list[Any] = [None] * count  # by agent, its last pov
-        self._open = [False] * count  # whether the agent was asked and its row is not closed
+        self._open = [False] * count  # by agent: whether it was asked and the row of that action is not complete
         self._stray = [0.0] * count  # rewards earned while no row was open
         self._acted: list[list[Any]] = [[] for _ in range(count)]  # results of act() since the agent was asked
         self._remembered: list[float | None] = [None] * count  # rewards passed to add_memory() since then
@@ -337,7 +337,7 @@ class SelfDriven(_Adapter):
             if offers(agent, "transition"):
                 agent.transition(world)
             elif number is not None and self._questions[number] == "act":
-                if self._open[number] or self._seen[number] is None:  # else it stays out after its end
+                if self._open[number] or self._seen[number] is None:  # otherwise it does not act after its end
                     agent.act(world, self._ask(number, agent.pov(world)))
                     self._settle(number)
             elif offers(agent, "pov", "get_action", "act"):
@@ -387,7 +387,7 @@ class SelfDriven(_Adapter):
                 _watch(agent, "transition", -1, self._note_transition)
 
     def _watch_player(self, agent: Any, number: int) -> None:
-        if not _watched(agent, "pov"):  # then none of its methods is: all are watched together
+        if not _watched(agent, "pov"):  # then none of its methods is watched: all are watched together
             for name, note in self._notes:
                 if offers(agent, name):
                     _watch(agent, name, number, note)

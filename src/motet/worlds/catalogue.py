@@ -58,7 +58,7 @@ def suggestions(factory: Any) -> Mapping[str, Any]:
 
 
 def world_name(world: Any, settings: Mapping[str, Any] = types.MappingProxyType({})) -> str:
-    """The name of a world for people: that of the catalogue, the id of a Gymnasium environment, or of the factory.
+    """The name of a world to show: from the catalogue, the id of a Gymnasium environment, or the name of the factory.
 
     >>> world_name(world_factory("treasure_hunt", {"size": 9})), world_name("motet.worlds:MatrixGame")
     ('treasure_hunt', 'matrix')

@@ -1,4 +1,4 @@
-"""One mind: the robots of a model as one agent, beside humans who act by given policies for goals of their own."""
+"""One mind: all robots of a model as one agent, beside humans who have goals and act by given policies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OneMind(World):
             a method ``policy``, for example a solution of a plan. None: the model's ``towards(state, human, goal)``.
         goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
         human_epsilon: probability with which a human takes a random action; or its value in each stage of the robot,
-            by the name of the stage. The last one holds where no stage is told, as in evaluations.
+            by the name of the stage. Without a stage, as in evaluations, the last value is used.
         turns: truncate episodes after this many steps. None: no limit.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.

@@ -180,7 +180,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         if tile not in self._far:
             far = self._far[tile] = {tile: 0}
             waiting = [tile]
-            for here in waiting:  # it grows
+            for here in waiting:  # the list grows during the loop
                 for offset in self._offsets:
                     there = here + offset
                     if not self.plan.walls[there] and there not in far:
@@ -261,7 +261,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         """Return the state that an agent's observation shows: the inverse of ``observe``."""
         flat = np.asarray(observation).reshape(len(observation), -1)
         keys, me = len(self.plan.keys), self._index[agent]
-        seen = [int(plane.argmax()) for plane in flat[3 + keys : -1]]  # itself, then the others
+        seen = [int(plane.argmax()) for plane in flat[3 + keys : -1]]  # the agent itself, then the others
         agents = (*seen[1 : me + 1], seen[0], *seen[me + 1 :])
         doors = sum(1 << door for door, tile in enumerate(self.plan.doors) if not flat[1, tile])
         at = [int(plane.argmax()) for plane in flat[3 : 3 + keys]]

@@ -34,7 +34,7 @@ BONE: Final = 5
 
 _KINDS = 6
 _SHOWN = np.arange(WALL, _KINDS, dtype=np.uint8)[:, None]  # an empty tile is zero in all channels of an observation
-_REWARDS = (0.0, -1.0, 0.0, 10.0, 5.0, -10.0)  # by the kind of the tile walked into
+_REWARDS = (0.0, -1.0, 0.0, 10.0, 5.0, -10.0)  # by the kind of the tile that an agent enters
 _BLOCK = 256  # number of future spawns that are drawn at once
 
 
