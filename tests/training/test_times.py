@@ -131,17 +131,23 @@ def test_other_waits_than_the_pace_are_named():
 def test_the_setting_that_would_balance_a_reproducible_run_is_named():
     pace = Pace(0.5, 0, period=100)
     slow_learner = told({"world": 0.4, "pace": 0.6}, {"updates": 1.0}, pace=pace)
-    assert (
-        "lower updates_per_step (now 0.5) (both sides would work equally long with updates_per_step 0.2)"
-        in slow_learner
-    )
+    assert "lower updates_per_step (now 0.5) to about 0.2, with which both sides would work equally" in slow_learner
     slow_world = told({"world": 0.9, "pace": 0.1}, {"updates": 0.3, "pace": 0.7}, pace=pace)
-    assert "actors limit" in slow_world and "with updates_per_step 1.5)" in slow_world
-    assert "raise period (now 100)" in told({"world": 0.4, "pace": 0.6}, {"publishing": 1.0}, pace=pace)
+    assert "actors limit" in slow_world and "raise updates_per_step (now 0.5) to about 1.5, with" in slow_world
+    publishing = told({"world": 0.4, "pace": 0.6}, {"publishing": 1.0}, pace=pace)
+    assert "raise period (now 100), since publishing takes 100%, or lower updates_per_step (now 0.5) to" in publishing
     ppo = told({"world": 0.4, "pace": 0.6}, {"updates": 1.0}, once=True, pace=pace)
     assert "epochs" in ppo and "updates_per_step" not in ppo
     turns = told({"world": 0.4, "pace": 0.6}, {"updates": 0.6, "pace": 0.4}, pace=Pace(0.5, 0, period=100, ahead=0))
     assert "since ahead is 0: actors work 40%" in turns and "set ahead to 1" in turns
+
+
+def test_no_setting_is_named_that_reproducible_runs_refuse():
+    pace = Pace(0.5, 0, period=100)
+    waiting = told({"world": 0.4, "weights": 0.6}, {"updates": 1.0}, pace=pace)
+    serial = told({"world": 0.1, "publishing": 0.9}, serial=True, pace=pace)
+    for text in (waiting, serial):
+        assert "raise period (now 100)" in text and "publish_every" not in text and "double_buffer" not in text
 
 
 def test_the_start_does_not_count():

@@ -40,7 +40,7 @@ def bottleneck(snapshot: Snapshot, roster: Roster, cores: int, serial: bool) -> 
     actors = {name: sum(each.get(name, 0.0) for each in known) / len(known) for name in {n for e in known for n in e}}
     busiest = min(learners, key=_waiting)
     return (
-        _of_interruptions(actors)
+        _of_interruptions(actors, roster)
         or _of_turns(actors, busiest, roster)
         or _of_pace(actors, busiest, roster)
         or _of_cores(len(known) + len(learners), roster, cores)
@@ -61,7 +61,6 @@ def _waiting(shares: Shares) -> float:
 
 
 def _of_one_process(shares: Shares, roster: Roster) -> str:
-    policy = roster.policies[0]
     advice = {
         "world": ("The world takes", "train with engine=processes and raise actors"),
         "policies": (
@@ -70,7 +69,7 @@ def _of_one_process(shares: Shares, roster: Roster) -> str:
         ),
         "updates": ("Updates take", _fewer_updates(roster)),
         "batches": ("Drawing batches takes", _fewer_updates(roster)),
-        "publishing": ("Publishing takes", f"raise publish_every (now {policy.publish_every})"),
+        "publishing": ("Publishing takes", _fewer_versions(roster)),
         "evaluation": ("Evaluations take", "raise evaluate_every, or lower evaluate_episodes"),
         "disk": ("Writing files takes", "raise checkpoint_every, or leave out keep_replay"),
         "partner": ("Waiting for isolated partners takes", "raise worlds_per_actor"),
@@ -86,19 +85,30 @@ def _fewer_updates(roster: Roster) -> str:
     return f"lower updates_per_step (now {roster.pace.updates_per_step:g}), or train with engine=processes"
 
 
-def _of_interruptions(actors: Shares) -> str:
+def _fewer_versions(roster: Roster) -> str:
+    if roster.pace.period:
+        return f"raise period (now {roster.pace.period})"
+    return f"raise publish_every (now {roster.policies[0].publish_every})"
+
+
+def _of_interruptions(actors: Shares, roster: Roster) -> str:
     """What makes actors wait although it is not the pace."""
     advice = {
         "partner": "an isolated partner: leave isolate out, or raise worlds_per_actor",
         "evaluation": "evaluations: raise evaluate_every, or lower evaluate_episodes",
         "rows": "room for their rows, because a learner or the connection to it is slow: lower actors, or "
         "cluster.block_age_s",
-        "weights": "versions that are being written: set publish to double_buffer, or raise publish_every",
+        "weights": f"versions that are being written: {_other_publishing(roster)}",
     }
     name = max(advice, key=lambda each: actors.get(each, 0.0))
     if actors.get(name, 0.0) < max(_LITTLE, actors.get("pace", 0.0)):
         return ""
     return f"The actors wait {_percent(actors, name)} of the time for {advice[name]}."
+
+
+def _other_publishing(roster: Roster) -> str:
+    fewer = _fewer_versions(roster)
+    return fewer if roster.pace.period else f"set publish to double_buffer, or {fewer}"
 
 
 def _of_turns(actors: Shares, learner: Shares, roster: Roster) -> str:
@@ -120,11 +130,11 @@ def _of_pace(actors: Shares, learner: Shares, roster: Roster) -> str:
     by_actors, by_learner = _waiting(actors), _waiting(learner)
     if max(by_actors, by_learner) < _LITTLE:
         return ""
+    balance = _balance(by_actors, by_learner, roster)
     if by_actors >= by_learner:
-        setting = _for_learners(learner, roster) + _balance(by_actors, by_learner, roster)
         return (
             f"The learners limit the run: the busiest works {1 - by_learner:.0%} of the time, and the actors wait "
-            f"{_percent(actors, 'pace')} of it for the pace; {setting}."
+            f"{_percent(actors, 'pace')} of it for the pace; {_for_learners(learner, balance, roster)}."
         )
     name = max(("world", "policies"), key=lambda each: actors.get(each, 0.0))
     setting = {
@@ -132,9 +142,11 @@ def _of_pace(actors: Shares, learner: Shares, roster: Roster) -> str:
         "policies": f"raise worlds_per_actor (now {roster.worlds_per_actor})",
     }[name]
     what = {"world": "in the world", "policies": "choosing actions"}[name]
+    if balance:
+        setting += f" or raise {balance}"
     return (
         f"The actors limit the run: they work {1 - by_actors:.0%} of the time ({_percent(actors, name)} {what}), and "
-        f"every learner waits at least {by_learner:.0%} of it; {setting}{_balance(by_actors, by_learner, roster)}."
+        f"every learner waits at least {by_learner:.0%} of it; {setting}."
     )
 
 
@@ -145,23 +157,24 @@ def _balance(by_actors: float, by_learner: float, roster: Roster) -> str:
     """
     if not roster.pace.period or by_learner >= 1 or all(policy.settings.once for policy in roster.policies):
         return ""
-    balanced = roster.pace.updates_per_step * (1 - by_actors) / (1 - by_learner)
-    return f" (both sides would work equally long with updates_per_step {balanced:.2g})"
+    now = roster.pace.updates_per_step
+    balanced = now * (1 - by_actors) / (1 - by_learner)
+    return f"updates_per_step (now {now:g}) to about {balanced:.2g}, with which both sides would work equally long"
 
 
-def _for_learners(learner: Shares, roster: Roster) -> str:
+def _for_learners(learner: Shares, balance: str, roster: Roster) -> str:
     """Return the setting that makes learners faster."""
-    every = roster.policies[0].publish_every
-    if learner.get("publishing", 0.0) >= _MUCH and not all(policy.settings.once for policy in roster.policies):
-        name, now = ("period", roster.pace.period) if roster.pace.period else ("publish_every", every)
-        return f"raise {name} (now {now}), since publishing takes {_percent(learner, 'publishing')}"
+    once = all(policy.settings.once for policy in roster.policies)
+    if learner.get("publishing", 0.0) >= _MUCH and not once:
+        fewer = f"{_fewer_versions(roster)}, since publishing takes {_percent(learner, 'publishing')}"
+        return f"{fewer}, or lower {balance}" if balance else fewer
     settings = []
     if len(roster.processes) < len(roster.policies):
         settings.append(f"raise learner_processes (now {len(roster.processes)})")
-    if all(policy.settings.once for policy in roster.policies):
+    if once:
         settings.append("make the algorithm's updates cheaper, for PPO with fewer epochs")
     else:
-        settings.append(f"lower updates_per_step (now {roster.pace.updates_per_step:g})")
+        settings.append(f"lower {balance or f'updates_per_step (now {roster.pace.updates_per_step:g})'}")
     return " or ".join(settings)
 
 
