@@ -41,6 +41,7 @@ BENCHES = {
     "train": "benchmarks.train",
     "reproducible": "benchmarks.reproducible",
     "collect": "benchmarks.collect",
+    "cartpole": "benchmarks.cartpole",
     "isolation": "benchmarks.isolation",
     "ray": "benchmarks.ray",
 }

@@ -66,9 +66,11 @@ def run(settings: Settings) -> Result:
     return result
 
 
-def _window(settings: Settings) -> float:
-    """Return the duration of a measurement: five times that of a single part, 2 s by default."""
-    return 5 * settings.seconds
+def _balance(
+    make: Callable[[RunSettings], SharedMemory], given: RunSettings, paces: tuple[float, float], settings: Settings
+) -> tuple[float, float]:
+    """Return the seconds for a step and for an update. They only choose the pace, so they are measured more shortly."""
+    return balance(make, given, paces, 1.5 * settings.seconds)
 
 
 # ---- compared with the serial engine
@@ -76,9 +78,10 @@ def _window(settings: Settings) -> float:
 
 def _overlap(result: Result, settings: Settings) -> None:
     """Measure the task of ``overlap_vs_blocking`` with reproducible runs."""
-    given, seconds = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS), _window(settings)
-    acting, learning = (5e-5, 5e-3) if settings.quick else balance(pendulum_handles, given, (0.001, 0.02), seconds)
-    work = Work(pendulum_handles, acting / learning, max(20 * learning / acting, 2 * seconds / acting), given)
+    given = RunSettings(steps=FOR_EVER, worlds_per_actor=WORLDS)
+    acting, learning = (5e-5, 5e-3) if settings.quick else _balance(pendulum_handles, given, (0.001, 0.02), settings)
+    seconds = max(20 * learning, 4 * settings.seconds)
+    work = Work(pendulum_handles, acting / learning, seconds / acting, given)
     asks = {PERIODS: work.in_periods, "motet, in turns": work.in_turns}
     interleave(result, "work", asks, settings.repeats, warm=False)
     result.facts.update(work_updates_per_step=work.pace, work_steps=work.span)
@@ -113,8 +116,8 @@ def _speeds(
     contestants: set[str],
     settings: Settings,
 ) -> None:
-    given, seconds = RunSettings(steps=FOR_EVER, learner_processes=learners), _window(settings)
-    acting, learning = (5e-4, 5e-3) if settings.quick else balance(make, given, (0.02, 0.5), seconds)
+    given = RunSettings(steps=FOR_EVER, learner_processes=learners)
+    acting, learning = (5e-4, 5e-3) if settings.quick else _balance(make, given, (0.02, 0.5), settings)
     given = replace(given, updates_per_step=acting / learning)
     ways: dict[str, dict[str, Any]] = {PERIODS: {"reproducible": True}, BOUNDED: {"slack": 32}, LOCKSTEP: {"slack": 0}}
 
@@ -122,7 +125,7 @@ def _speeds(
         shared = make(replace(given, **more))
         with System(shared, [*learner_roles(shared), *actor_roles(shared)]) as system:
             at_work(system)
-            return system.rates(2 * seconds)[0]
+            return system.rates(3 * settings.seconds)[0]
 
     asks = {name: partial(speed, more) for name, more in ways.items() if name in contestants}
     interleave(result, measure, asks, settings.repeats, warm=False)

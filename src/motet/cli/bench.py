@@ -31,7 +31,7 @@ class BenchFlags:
     name: tyro.conf.Positional[
         Literal[
             "replay", "publication", "bell", "plan", "learner", "empower", "train", "reproducible", "collect",
-            "isolation", "ray",
+            "cartpole", "isolation", "ray",
         ]
     ]  # fmt: skip
     json: bool = False
