@@ -118,3 +118,68 @@ def test_humans_explore_as_the_stage_says():
         OneMind(WORLD, human_epsilon={"warm": 1.5})
     with pytest.raises(SettingError, match="human_epsilon must have a value for each stage, got none"):
         OneMind(WORLD, human_epsilon={})
+
+
+def test_humans_change_their_goals_as_the_stage_says():
+    """A goal that holds is replaced, or not, and a goal that does not hold; the reward keeps the goals of the reset."""
+
+    def changes(achieved, resample):
+        """Shares of the steps after which a goal that holds, and one that does not, was replaced."""
+        by_stage = {"warm": 0.0, "full": achieved}
+        model = functools.partial(Bushes, horizon=12)
+        world = OneMind(model, human_epsilon=0.5, achieved_resample_prob=by_stage, goal_resample_prob=resample)
+        seen = {True: [], False: []}
+        for seed in range(40):
+            world.reset(seed=seed)
+            first, earned, reached = world.goals, 0.0, set()
+            while world.group():
+                before = world.goals
+                world.act([seed % 5])
+                reached |= {human for human, goal in first.items() if goal.is_achieved(world.state)}
+                earned += world.reward(0)
+                for human, goal in before.items():
+                    seen[goal.is_achieved(world.state)].append(world.goals[human] != goal)
+            assert earned == len(reached)
+        return [float(np.mean(found)) for found in seen.values()]
+
+    assert changes(0.0, 0.0) == [0.0, 0.0]
+    often, never = changes(1.0, 0.0)
+    assert often == pytest.approx(6 / 7, abs=0.1)  # the new goal is sometimes the old one
+    assert never == 0.0
+    never, sometimes = changes(0.0, 0.5)
+    assert sometimes == pytest.approx(3 / 7, abs=0.1)
+    assert never == 0.0
+
+
+def test_changed_goals_are_saved():
+    def world():
+        return OneMind(functools.partial(Bushes, horizon=12), achieved_resample_prob=1.0, goal_resample_prob=0.3)
+
+    one, other = world(), world()
+    one.reset(seed=3)
+    first = one.goals
+    while one.goals == first:
+        one.act([4])
+    saved = one.get_state()
+    other.reset(seed=9)
+    other.set_state(saved)
+    while one.group():
+        assert other.goals == one.goals
+        one.act([2])
+        other.act([2])
+        assert one.state == other.state
+    other.set_state(saved[:2])  # as an earlier version saved it
+    assert other.goals == first
+
+
+def test_lockstep_is_serial_with_goals_that_change():
+    config, settings = EmpowerConfig(stages=STAGES, beta=5.0, **SMALL), {"steps": 120, "updates_per_step": 1.0}
+    world = functools.partial(
+        OneMind, WORLD, goal_resample_prob={"warm": 0.5, "full": 0.1}, achieved_resample_prob={"warm": 1.0, "full": 0.0}
+    )
+    serial = train(world, config, Settings(engine="serial", **settings))
+    lockstep = train(world, config, Settings(slack=0, **settings))
+    for part, value in serial.agents["robot_0"].items():
+        np.testing.assert_array_equal(value, lockstep.agents["robot_0"][part], err_msg=part)
+    with pytest.raises(SettingError, match=r"goal_resample_prob must be .* got 1.5"):
+        OneMind(WORLD, goal_resample_prob=1.5)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OneMind", "UniformHumans"]
 
+ByStage = float | Mapping[str, float]
+"""A number, or one for each stage of the robot, by name."""
+
 
 class OneMind(World):
     """The robots of a model as one agent, whose action is one action of each robot.
@@ -35,6 +38,9 @@ class OneMind(World):
         goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
         human_epsilon: probability with which a human takes a random action; or its value in each stage of the robot,
             by the name of the stage. Without a stage, as in evaluations, the last value is used.
+        goal_resample_prob: probability with which a human whose goal does not hold draws a new goal after a step; or
+            its value in each stage. It decides how the humans act, not the reward, which is for the goals of the reset.
+        achieved_resample_prob: the same for a human whose goal holds.
         turns: truncate episodes after this many steps. None: no limit.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
@@ -56,20 +62,22 @@ class OneMind(World):
         model: Any,
         humans: Any = None,
         goals: Any = None,
-        human_epsilon: float | Mapping[str, float] = 0.1,
+        human_epsilon: ByStage = 0.1,
         turns: int | None = None,
         human_agents: Sequence[int] | None = None,
         robot_agents: Sequence[int] | None = None,
         believed_others_policy: Any = None,
+        goal_resample_prob: ByStage = 0.0,
+        achieved_resample_prob: ByStage = 0.0,
     ) -> None:
         self.coded = coded = CodedModel(model, humans, goals, human_agents, robot_agents, believed_others_policy)
         self._world = ModelWorld(coded.model, goals=coded.given_goals, turns=turns)
-        by_stage = human_epsilon if isinstance(human_epsilon, Mapping) else {"": human_epsilon}
-        if not by_stage:
-            raise SettingError("human_epsilon must have a value for each stage, got none")
-        epsilons = {stage: real("human_epsilon", value, 0, 1) for stage, value in by_stage.items()}
-        self._epsilons = epsilons if isinstance(human_epsilon, Mapping) else {}
-        self.human_epsilon = list(epsilons.values())[-1]
+        self._by_stage: dict[str, dict[str, float]] = {}
+        self.human_epsilon = self._staged("human_epsilon", human_epsilon)
+        self.goal_resample_prob = self._staged("goal_resample_prob", goal_resample_prob)
+        self.achieved_resample_prob = self._staged("achieved_resample_prob", achieved_resample_prob)
+        self._goals_change = any(map(_ever, (goal_resample_prob, achieved_resample_prob)))
+        self._redrawn: dict[int, tuple[Any, int, Any]] = {}  # new goals by human, with state and seed of the draw
         self.agents = (coded.names[coded.robots[0]] if len(coded.robots) == 1 else "robots",)
         self.observation_spaces = (coded.space,)
         self.action_spaces = (gymnasium.spaces.Discrete(coded.robot_actions),)
@@ -87,16 +95,41 @@ class OneMind(World):
         if seed is not None:
             self._rng = np.random.default_rng([seed, 1])
         self._world.reset(seed)
+        self._redrawn.clear()
+
+    def _staged(self, name: str, given: ByStage) -> float:
+        """Check a probability that may differ between stages; return that of the last one."""
+        by_stage = given if isinstance(given, Mapping) else {"": given}
+        if not by_stage:
+            raise SettingError(f"{name} must have a value for each stage, got none")
+        values = {stage: real(name, value, 0, 1) for stage, value in by_stage.items()}
+        if isinstance(given, Mapping):
+            self._by_stage[name] = values
+        return list(values.values())[-1]
 
     def set_stage(self, stage: str) -> None:
-        """Let the humans explore as they do in a stage of the robot, if that differs between stages."""
-        if not self._epsilons:
-            return
-        if stage not in self._epsilons:
-            raise SettingError(
-                f"human_epsilon must have a value for each stage, got {', '.join(self._epsilons)} without {stage}"
-            )
-        self.human_epsilon = self._epsilons[stage]
+        """Let the humans act as they do in a stage of the robot, where that differs between stages."""
+        for name, values in self._by_stage.items():
+            if stage not in values:
+                raise SettingError(f"{name} must have a value for each stage, got {', '.join(values)} without {stage}")
+            setattr(self, name, values[stage])
+
+    @property
+    def goals(self) -> dict[int, Any]:
+        """The goals by which the humans act now."""
+        return self._world.drawn_goals | {human: goal for human, (_, _, goal) in self._redrawn.items()}
+
+    def _draw(self, human: int, state: Any, seed: int) -> None:
+        """Draw a new goal for a human."""
+        drawn = self.coded.sampler.draw(state, 1, seed)[self.coded.humans.index(human)]
+        self._redrawn[human] = state, seed, drawn[0][0]
+
+    def _redraw(self, goals: Mapping[int, Any]) -> None:
+        """Let some humans draw new goals after a step."""
+        for human in self.coded.humans:
+            holds = goals[human].is_achieved(self.state)
+            if self._rng.random() < (self.achieved_resample_prob if holds else self.goal_resample_prob):
+                self._draw(human, self.state, int(self._rng.integers(2**63)))
 
     def group(self) -> Sequence[int]:
         """The mind, while the episode runs."""
@@ -109,7 +142,7 @@ class OneMind(World):
     def act(self, actions: Sequence[Any]) -> None:
         """Draw the next state, given the action of the mind."""
         coded, state = self.coded, self.state
-        goals, profile = self._world.drawn_goals, []
+        goals, profile = self.goals, []
         for human in coded.humans:
             draws = self._rng.random(2)
             shares = coded.policy(state, human, goals[human])
@@ -118,6 +151,8 @@ class OneMind(World):
             profile.append(min(int(np.searchsorted(shares.cumsum(), draws[1], "right")), len(shares) - 1))
         joint = coded.joint(profile, int(actions[0]))
         self._world.act([joint[agent] for agent in self._world.group()])
+        if self._goals_change:
+            self._redraw(goals)
 
     def reward(self, agent: int) -> float:
         """Return the number of humans whose goal was reached since the last call."""
@@ -129,12 +164,17 @@ class OneMind(World):
 
     def get_state(self) -> Any:
         """Return everything that determines what happens next, as plain values."""
-        return (self._world.get_state(), freeze_rng(self._rng))
+        redrawn = tuple((human, where, seed) for human, (where, seed, _) in self._redrawn.items())
+        return (self._world.get_state(), freeze_rng(self._rng), redrawn)
 
     def set_state(self, state: Any) -> None:
         """Continue from what :meth:`get_state` returned."""
-        self._world.set_state(state[0])
-        self._rng = thaw_rng(state[1])
+        world, stream, *redrawn = state  # earlier versions did not save the latter
+        self._world.set_state(world)
+        self._rng = thaw_rng(stream)
+        self._redrawn.clear()
+        for drawn in (drawn for part in redrawn for drawn in part):
+            self._draw(*drawn)
 
     @property
     def metadata(self) -> Any:
@@ -148,6 +188,11 @@ class OneMind(World):
     def close(self) -> None:
         """Close the model, if it can be closed."""
         self._world.close()
+
+
+def _ever(given: ByStage) -> bool:
+    """Whether a probability is above 0 in any stage."""
+    return any(given.values()) if isinstance(given, Mapping) else bool(given)
 
 
 class UniformHumans(OneMind):
