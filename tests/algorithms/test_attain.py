@@ -149,6 +149,26 @@ def test_drawn_profiles_are_right_on_average(believed):
     np.testing.assert_allclose((drawn * given).sum(1) / given.sum(1), exact[:, 0], atol=0.03)
 
 
+def test_humans_whose_goal_holds_act_by_the_convention():
+    """They stay, or act by the softmax, as those of a plan do."""
+    model = Bushes(horizon=3)
+    world, state, (goal, _) = UniformHumans(model), (0, (2, 0, 6), (1,) * 7), model.goals(1)[0]
+    graph, goals = enumerate_states(model), {human: model.goals(human) for human in model.human_agent_indices}
+    assert goal.is_achieved(state)
+    for achieved in ("stay", "zero", "one"):
+        config = AttainConfig(achieved=achieved, **SMALL)
+        behaviour = config.behaviour(*spaces(world))
+        behaviour.load(config.build(*spaces(world), agents=1, seeds=[0]).weights()[0], {})
+        q = behaviour.attainments(world.coded.code(state)[None])[0, 0]
+        by_softmax = np.exp(10 * q) / np.exp(10 * q).sum()
+        expected = np.eye(5)[0] if achieved == "stay" else by_softmax
+        np.testing.assert_allclose(behaviour.policy(state, 1, goal), expected, rtol=1e-6)
+        exact = solve(graph, goals, Humans(achieved=achieved), robot=None).policy(state, 1, goal)
+        assert (exact.max() == 1.0) == (achieved == "stay")
+    with pytest.raises(SettingError, match="still must be 0 unless achieved is 'stay', got 4"):
+        AttainConfig(achieved="zero", still=4)
+
+
 def test_others_may_be_believed_to_act_by_a_solution():
     """Their priors of the solution are what a function would say."""
     model = Bushes("HR.H", horizon=3)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from tests.support.bush_corridor import BushCorridor, StandOn
 from tests.support.empowering import EXACT, all_profiles, batch_of, induced, open_states, plain_targets, spaces
 from tests.support.killer import Killer
+from tests.support.small_models import Layered
 
 from motet import Settings, resume, train
 from motet.algorithms._device import Device
 from motet.algorithms._empower_learner import Formulas, ModelRows, Scheduled
+from motet.algorithms.attain import AttainConfig
 from motet.algorithms.empower import EmpowerConfig
 from motet.cli import main
 from motet.cli.flags import parse
@@ -57,7 +60,7 @@ class Timed(Bushes):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"zeta": 2.0, "eta": 1.1, "xi": 1.5}, {"achieved": "one", "gamma": 1.0}, {"achieved": "zero", "beta": 2.0}],
+    [{}, {"zeta": 1.7, "eta": 1.1, "xi": 1.5}, {"achieved": "one", "gamma": 1.0}, {"achieved": "zero", "beta": 2.0}],
     ids=["plain", "exponents", "one", "zero"],
 )
 def test_the_fixed_point_is_the_exact_solution(settings):
@@ -247,7 +250,54 @@ def test_several_robots_are_one_mind():
     np.testing.assert_allclose(-np.exp(learner._losses[0, 0]), exact.arrays["robot_q"][0], rtol=1e-5)
 
 
+def whims(state, human, goal):
+    """Any policies that differ between states, humans and goals."""
+    seed = zlib.crc32(repr((state, human, goal.name)).encode())
+    return np.random.default_rng(seed).dirichlet(np.ones(3))
+
+
+def test_agents_in_no_role_take_action_0():
+    """Three humans with different weights of their goals, two robots in one mind, and a robot without a role."""
+    model = Layered(seed=5, humans=(3, 3, 3), robots=(2, 2, 2), order=[4, 0, 2, 1, 5, 3], width=2, depth=2)
+    humans, robots = model.human_agent_indices, model.robot_agent_indices[:2]
+    goals = {human: [(goal, weight + human) for goal, weight in model.goals] for human in humans}
+    world = OneMind(model, whims, goals, human_agents=humans, robot_agents=robots)
+    config = replace(EXACT, successors=3, xi=2.0)
+    exact = solve_robot(
+        enumerate_states(model), goals, whims, Robot(config.beta, xi=2.0, gamma=config.gamma),
+        gamma=config.human_gamma, achieved="stay", human_agents=humans, robot_agents=robots,
+    )  # fmt: skip
+    learner, graph = induced(world, exact.graph, config), exact.graph
+    inner = np.flatnonzero(~graph.terminal)
+    numbers = world.coded.numbers(np.stack([world.coded.code(graph.states[i]) for i in inner]))
+    np.testing.assert_allclose(-np.exp(learner._losses[0, numbers]), exact.arrays["robot_q"][inner], rtol=1e-5)
+    np.testing.assert_allclose(learner._values[0, numbers], exact.arrays["attainment"][inner], rtol=1e-5, atol=1e-7)
+    assert world.coded.robot_actions == 4
+    wrong = OneMind(model, whims, goals, human_agents=humans, robot_agents=model.robot_agent_indices)
+    assert wrong.coded.robot_actions == 8
+
+
 # ---- learning
+
+
+def test_tables_are_running_means(corridor):
+    """With a least weight of 0, an entry is the mean of all its targets by weight, however many there were."""
+    world, graph = corridor
+    config = EmpowerConfig(
+        tables=True, stages=Stages(), beta=0.0, learning_rate=0.0, robot_learning_rate=0.0, target_every=10_000, **SMALL
+    )
+    learner = config.build(*spaces(world), agents=1, seeds=[0])
+    state, seen = open_states(graph, 1, seed=2)[0], []
+    for seed in range(7):
+        batch = batch_of(world, config, [state] * (seed + 1), seed)
+        _, targets, _ = learner._learn_targets(batch, [0])
+        seen.append([part[0].numpy() for part in targets[:3]])
+        learner.update(batch, [0])
+    aim, weight, loss = (np.concatenate(parts) for parts in zip(*seen, strict=True))
+    number = world.coded.numbers(world.coded.code(state)[None])[0]
+    expected = (weight * aim).sum(0) / weight.sum(0)
+    np.testing.assert_allclose(learner._values[0, number], expected, rtol=1e-4)
+    np.testing.assert_allclose(np.exp(learner._losses[0, number]), loss.mean(0), rtol=1e-4)
 
 
 @pytest.mark.parametrize("tables", [False, True])
@@ -365,12 +415,15 @@ def test_lockstep_is_serial_and_a_resumed_run_continues_bit_for_bit(tmp_path):
     np.testing.assert_array_equal(whole.agents["robot_0"]["state"], half.agents["robot_0"]["state"])
 
 
-def test_reproducible_is_serial_also_if_learners_are_killed():
+IN_STAGES = EmpowerConfig(
+    stages=Stages({"attainment": 20, "values": 30, "full": None}, ("full",), "updates"),
+    beta=Linear(0.0, 5.0, 60, by="updates"), **SMALL,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [IN_STAGES, AttainConfig(**SMALL)], ids=["empower", "attain"])
+def test_reproducible_is_serial_also_if_learners_are_killed(config):
     """Stages, beta and the model's rows survive a restart of the learner, bit for bit."""
-    config = EmpowerConfig(
-        stages=Stages({"attainment": 20, "values": 30, "full": None}, ("full",), "updates"),
-        beta=Linear(0.0, 5.0, 60, by="updates"), **SMALL,
-    )  # fmt: skip
     world = functools.partial(Bushes, horizon=4)
     settings = {"steps": 600, "updates_per_step": 0.5, "period": 20, "ahead": 0}
     serial = train(world, config, Settings(engine="serial", **settings))
@@ -571,6 +624,8 @@ def test_models_that_cannot_be_learned_are_refused():
         EmpowerConfig(successors=60).replay(*spaces(plain))
     with pytest.raises(SettingError, match=r"observation space must be that of motet.worlds.OneMind"):
         EmpowerConfig().replay(plain.action_spaces[0], plain.action_spaces[0])
+    with pytest.raises(SettingError, match="beta must be a finite number >= 0, got inf"):
+        EmpowerConfig(beta=float("inf"))
     with pytest.raises(SettingError, match="humans must be a function"):
         OneMind(BushCorridor(), goals=STANDING, human_agents=[1, 2], robot_agents=[0])
     with pytest.raises(SettingError, match="human_agents and robot_agents must be non-empty and disjoint"):

@@ -72,8 +72,11 @@ class AttainConfig:
     """The humans' discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
     """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
+    achieved: Literal["stay", "zero", "one"] = "stay"
+    """What a human does whose goal holds, as in ``motet.plan.Humans``: the action ``still``, or (zero, one) what the
+    softmax says."""
     still: Annotated[int, Ge(0)] = 0
-    """Number of the action of a human whose goal holds."""
+    """Number of the action with which a human stays where it is."""
     profiles: Literal["drawn", "all"] = "drawn"
     """Profiles of human actions in a row: one, drawn uniformly, or all of them (at most 32), which is exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
@@ -103,6 +106,8 @@ class AttainConfig:
         check_config(self)
         check_min_rows(self)
         check_rate(self, "gamma", "rho")
+        if self.still and self.achieved != "stay":
+            raise SettingError(f"still must be 0 unless achieved is 'stay', got {self.still}: nothing else uses it")
 
     @property
     def header(self) -> HeaderSpec:
@@ -280,7 +285,7 @@ class AttainBehaviour:
         if human not in coded.humans:
             raise SettingError(f"human must be one of {coded.humans}, got {human!r}")
         actions, column = coded.actions[human], self._column(coded.humans.index(human), goal)
-        if goal.is_achieved(state):
+        if self.config.achieved == "stay" and goal.is_achieved(state):
             still: npt.NDArray[np.float64] = np.eye(actions)[self.config.still]
             return still
         code = coded.code(state)

@@ -87,7 +87,7 @@ class EmpowerConfig:
     """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
     """V_r of terminal states."""
-    beta: Annotated[Schedule, Ge(0)] = field(
+    beta: Annotated[Schedule, Ge(0), FINITE] = field(
         default=Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
     """Exponent of the robot's policy: how strongly it prefers better actions."""
