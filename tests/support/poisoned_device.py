@@ -8,19 +8,32 @@ were handed over, and before something is handed back into them. Each crossing i
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from unittest import mock
 
 import numpy as np
 import torch
+from support.foreign_losses import A2C, DDPG, MyDQN
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from motet.algorithms._device import Device
+from motet.algorithms.attain import AttainConfig
 from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.empower import EmpowerConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
+
+# Imported here, so that they have the real class
+for _name in ("attain", "dqn", "empower", "iqn", "loss", "ppo", "td3"):
+    importlib.import_module(f"motet.algorithms._{_name}_learner")
 
 BACK = {"numpy", "cpu", "tolist", "item", "__array__", "__bool__", "__float__", "__int__", "__index__", "to_dense"}
 """Names of the functions by which a tensor leaves a device without the device's knowledge."""
@@ -33,6 +46,8 @@ class Strayed(Exception):
 class There(Tensor):
     """A tensor of the device."""
 
+    is_cpu = False
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
@@ -44,6 +59,15 @@ class There(Tensor):
             if isinstance(one, np.ndarray) or (isinstance(one, Tensor) and not isinstance(one, There) and one.ndim):
                 raise Strayed(f"{name} of the device was given {type(one).__name__} {tuple(one.shape)} of the host")
         return super().__torch_function__(func, types, args, kwargs)
+
+
+class Made(TorchFunctionMode):
+    """Within this mode, what is made on a device that is named is made on this one, as on the device of a tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        return found.as_subclass(There) if kwargs.get("device") is not None else found
 
 
 class PoisonedDevice(Device):
@@ -95,13 +119,41 @@ def _parts(nest: Any) -> Iterator[Any]:
 
 
 class _OnThePoisonedDevice:
-    """Makes a shipped config build its learner on this device."""
+    """Makes a config build its learner on this device."""
+
+    crossed: ClassVar[list[tuple[int, int]]] = []
+    """What each update of the learner that this process built last took to the device and back."""
 
     def build(self, observations: Any, actions: Any, agents: int, seeds: Any, device: str = "cpu") -> Any:
-        shipped = next(one for one in type(self).__mro__ if one.__module__.startswith("motet.algorithms."))
-        name = shipped.__name__.removesuffix("Config")
-        module = importlib.import_module(f"motet.algorithms._{name.lower()}_learner")
-        return getattr(module, name)(self, observations, actions, seeds, PoisonedDevice())
+        made = PoisonedDevice()
+        crossed: list[tuple[int, int]] = []
+        with mock.patch("motet.algorithms._device.Device", lambda name: made), Made():
+            learner = super().build(observations, actions, agents, seeds, device)  # type: ignore[misc]
+        type(self).crossed, update = crossed, learner.update
+
+        def counted(*given: Any) -> Any:
+            before = made.crossed.copy()
+            with Made():
+                found = update(*given)
+            now = made.crossed - before
+            crossed.append((now["there"], now["back"]))
+            self._die_at(int(learner.counters[:, 0].max()))
+            return found
+
+        learner.update = counted
+        return learner
+
+    def dying(self, folder: Path, *updates: int) -> Self:
+        """Return the config of learners that are killed behind these updates, each time once, as a folder notes."""
+        made = replace(self)  # type: ignore[type-var]
+        object.__setattr__(made, "_deaths", (folder, updates))  # not a setting
+        return made
+
+    def _die_at(self, update: int) -> None:
+        folder, updates = getattr(self, "_deaths", (Path(), ()))
+        if update in updates and not (mark := folder / str(update)).exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class PoisonedDQN(_OnThePoisonedDevice, DQNConfig):
@@ -117,4 +169,27 @@ class PoisonedTD3(_OnThePoisonedDevice, TD3Config):
 
 
 class PoisonedPPO(_OnThePoisonedDevice, PPOConfig):
+    pass
+
+
+@dataclass(frozen=True)
+class PoisonedLoss(_OnThePoisonedDevice, MyDQN):
+    pass
+
+
+@dataclass(frozen=True)
+class PoisonedLosses(_OnThePoisonedDevice, DDPG):
+    pass
+
+
+@dataclass(frozen=True)
+class PoisonedLossOnce(_OnThePoisonedDevice, A2C):
+    pass
+
+
+class PoisonedEmpower(_OnThePoisonedDevice, EmpowerConfig):
+    pass
+
+
+class PoisonedAttain(_OnThePoisonedDevice, AttainConfig):
     pass

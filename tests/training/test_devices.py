@@ -11,14 +11,22 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from support.poisoned_device import PoisonedDQN, PoisonedIQN, PoisonedPPO, PoisonedTD3
+from support.poisoned_device import (
+    PoisonedAttain,
+    PoisonedDQN,
+    PoisonedEmpower,
+    PoisonedIQN,
+    PoisonedLoss,
+    PoisonedLosses,
+    PoisonedLossOnce,
+    PoisonedPPO,
+    PoisonedTD3,
+)
 from support.stand_in import StandIn
 
 from motet import AgentSettings, Cluster, Partner, Settings, resume, train
-from motet.algorithms.dqn import DQNConfig
-from motet.algorithms.iqn import IQNConfig
-from motet.algorithms.ppo import PPOConfig
-from motet.algorithms.td3 import TD3Config
+from motet.algorithms import _recurrent_network
+from motet.algorithms._flat import METRICS_EVERY
 from motet.cli.doctor import device_problem
 from motet.cli.experiment import experiment_schema
 from motet.cli.flags import parse
@@ -26,10 +34,12 @@ from motet.errors import SettingError
 from motet.runs.directory import RunDirectory
 from motet.system import memory
 from motet.system.devices import TorchFound, idle_device
+from motet.system.supervisor import RestartLimits
 from motet.training.drivers import make_learner
 from motet.training.roster import make_roster
 from motet.training.shared import SharedMemory
-from motet.worlds import TreasureHunt
+from motet.world import as_world
+from motet.worlds import Bushes, OneMind, TreasureHunt, UniformHumans
 
 HUNT = functools.partial(TreasureHunt, agents=3, turns=20)
 SMALL = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
@@ -175,7 +185,7 @@ class Point(gymnasium.Env):
     """A world of one agent that moves along a line."""
 
     def __init__(self):
-        self.observation_space, self.action_space = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
+        self.observation_space, self.action_space = Box(-1, 1, (2,), np.float32), Box(-1, 1, (2,), np.float32)
 
     def reset(self, seed=None, options=None):
         self._t, self._x = 0, 0.1 * ((seed or 0) % 7)
@@ -186,16 +196,36 @@ class Point(gymnasium.Env):
         return np.array([self._x, self._t / 20], np.float32), -abs(self._x), False, self._t == 20, {}
 
 
+SEQUENCES = {"memory": "gru", "memory_size": 8, "sequence_length": 5, "burn_in": 3}
+OWN = {"min_rows": 16, "batch_size": 8, "capacity": 400}
+MODEL = functools.partial(Bushes, horizon=4)
+
+# World, config, and what an update takes to the device and back, without metrics
 PAIRS = {
-    "dqn": (HUNT, PoisonedDQN(**SMALL), DQNConfig),
-    "iqn, prioritised": (HUNT, PoisonedIQN(**SMALL, prioritised=True), IQNConfig),
-    "td3, normalised": (Point, PoisonedTD3(**SMALL, normalise=True), TD3Config),
-    "ppo": (HUNT, PoisonedPPO(**ONCE), PPOConfig),
+    "dqn": (HUNT, PoisonedDQN(**SMALL), (5, 0)),
+    "dqn, memory": (HUNT, PoisonedDQN(**SMALL, **SEQUENCES), (8, 0)),
+    "iqn, prioritised": (HUNT, PoisonedIQN(**SMALL, prioritised=True), (7, 1)),
+    "iqn, memory": (HUNT, PoisonedIQN(**SMALL, **SEQUENCES), (9, 0)),
+    "td3, normalised": (Point, PoisonedTD3(**SMALL, normalise=True), (8, 3)),
+    "td3, memory": (Point, PoisonedTD3(**SMALL, **SEQUENCES), (9, 0)),
+    "ppo": (HUNT, PoisonedPPO(**ONCE), (6, 3)),
+    "ppo, memory": (HUNT, PoisonedPPO(**ONCE, memory="gru", memory_size=8, sequence_length=4), (8, 3)),
+    "own loss": (HUNT, PoisonedLoss(**OWN), (6, 0)),
+    "own loss, several networks": (Point, PoisonedLosses(**OWN), (7, 0)),
+    "own loss, rows read once": (HUNT, PoisonedLossOnce(batch_size=2, length=16), (7, 0)),
+    "empower": (functools.partial(OneMind, MODEL()), PoisonedEmpower(**SMALL), (12, 0)),
+    "attain": (functools.partial(UniformHumans, MODEL()), PoisonedAttain(**SMALL), (7, 0)),
 }
 
 
-def on_cpu(poisoned, kind):
+def on_cpu(poisoned):
+    kind = type(poisoned).__mro__[2]
     return kind(**{item.name: getattr(poisoned, item.name) for item in fields(kind)})
+
+
+def spaces(world):
+    made = as_world(world())
+    return made.observation_spaces[0], made.action_spaces[0]
 
 
 def same(one, other):
@@ -205,29 +235,77 @@ def same(one, other):
             assert arrays[what].tobytes() == other.agents[name][what].tobytes(), (name, what)
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_runs_and_resumed_runs_on_a_device_are_those_on_the_cpu(name, tmp_path):
-    world, there, kind = PAIRS[name]
-    chosen = Settings(steps=120, engine="serial", publish_every=3, learner_processes=1, seed=5)
+@pytest.fixture(autouse=True)
+def torch_alone(monkeypatch):
+    """The CPU's own native networks with a memory round otherwise than torch, which devices have."""
+    monkeypatch.setattr(_recurrent_network, "NativeRecurrent", _recurrent_network.TorchRecurrent)
+
+
+FEW = ("dqn", "iqn, prioritised", "td3, normalised", "ppo")
+
+
+def cases(*more):
+    """Every pair; all but a few are slow."""
+    return [pytest.param(name, *more, marks=[] if name in FEW else pytest.mark.slow) for name in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("name", "stacked"),
+    [*cases(True), *(pytest.param(name, False, marks=pytest.mark.slow) for name in PAIRS if PAIRS[name][0] is HUNT)],
+)
+def test_runs_and_resumed_runs_on_a_device_are_those_on_the_cpu(name, stacked, tmp_path):
+    world, there, _ = PAIRS[name]
+    processes = 1 if stacked else 3
+    chosen = Settings(steps=120, engine="serial", publish_every=3, learner_processes=processes, seed=5)
     results = []
-    for i, algorithm in enumerate((there, on_cpu(there, kind))):
+    for i, algorithm in enumerate((there, on_cpu(there))):
         train(world, algorithm, chosen, run=tmp_path / str(i))
         results.append(resume(tmp_path / str(i), steps=80, world=world, algorithm=algorithm, trust=True))
     same(*results)
 
 
-def test_processes_on_a_device_learn_what_the_cpu_does():
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_crosses_in_the_updates_of_a_run_is_counted(name):
+    world, there, (to, back) = PAIRS[name]
+    once = there.replay(*spaces(world)).once
+    train(world, there, Settings(steps=160 if once else 60, engine="serial", learner_processes=1, seed=5))
+    also = (0, 0) if name.startswith("ppo") else (name.startswith(("empower", "attain")), 1)  # PPO always measures
+    measures = to + also[0], back + also[1]
+    expected = [(to, back) if i % METRICS_EVERY else measures for i in range(len(there.crossed))]
+    assert there.crossed[1:] == expected[1:], "the first one may also take what stays on the device"
+    assert len(expected) > (3 if once else METRICS_EVERY)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "dqn" else pytest.mark.slow) for name in PAIRS]
+)
+def test_processes_on_a_device_learn_what_the_cpu_does(name):
     settings = Settings(steps=120, publish_every=3, learner_processes=1, updates_per_step=1.0, slack=0, seed=5)
-    there = PoisonedDQN(**SMALL)
-    serial = train(HUNT, on_cpu(there, DQNConfig), replace(settings, engine="serial", slack=None))
-    same(train(HUNT, there, settings), serial)
+    world, there, _ = PAIRS[name]
+    if there.replay(*spaces(world)).once:
+        settings = replace(settings, steps=200, updates_per_step=None)
+    serial = train(world, on_cpu(there), replace(settings, engine="serial", slack=None))
+    same(train(world, there, settings), serial)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIRS)
+def test_learners_killed_on_a_device_go_on_as_on_the_cpu(name, tmp_path):
+    world, there, _ = PAIRS[name]
+    once = there.replay(*spaces(world)).once
+    settings = Settings(steps=200, period=20, updates_per_step=None if once else 0.5, learner_processes=1, seed=5)
+    serial = train(world, on_cpu(there), replace(settings, engine="serial"))
+    at_once = RestartLimits(restarts=100, back_off_s=0.001)
+    killed = train(world, there.dying(tmp_path, 2, 4), replace(settings, limits=at_once))
+    assert len(list(tmp_path.iterdir())) == 2 == killed.restarts
+    same(killed, serial)
 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_a_restarted_learner_on_a_device_continues_as_on_the_cpu(once):
-    there, kind = (PoisonedPPO(**ONCE), PPOConfig) if once else (PoisonedDQN(**SMALL), DQNConfig)
+    there = PoisonedPPO(**ONCE) if once else PoisonedDQN(**SMALL)
     states = []
-    for algorithm in (there, on_cpu(there, kind)):
+    for algorithm in (there, on_cpu(there)):
         roster = make_roster(HUNT, algorithm, Settings(engine="serial", learner_processes=1, publish_every=2))
         shared, rng = SharedMemory(roster), np.random.default_rng(1)
         writers = {policy: shared.replays[policy].writer(0) for policy in roster.stacks[0]}

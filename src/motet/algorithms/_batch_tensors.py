@@ -187,8 +187,6 @@ class SequenceTensors(BatchTensors):
         self.inputs = self.x = device.zeros(agents, sequences * every, encoder.size)
         self._encode = encoder.link(batch.observation, self.x, device)
         self._states = device.zeros(*self._shape, memory.shape[-1])
-        self._begin = np.zeros(self._shape, np.bool_)
-        self._begin[..., 0] = True
         # positions of the rows to learn from
         self._own = np.arange(sequences)[:, None] * every + np.arange(burn_in, length)
         self._mask = device.link(batch.extra["mask"]) if "mask" in batch.extra else None
@@ -199,8 +197,10 @@ class SequenceTensors(BatchTensors):
         self._encode()
         length = self._valid.shape[2]
         self._states[:, :, :length] = self._memory()
-        np.logical_not(self._valid[..., :-1], out=self._begin[..., 1:length])  # after the end of an episode
-        self._begins = device.to_device(self._begin)
+        begin = np.zeros(self._shape, np.bool_)
+        begin[..., 0] = True
+        np.logical_not(self._valid[..., :-1], out=begin[..., 1:length])  # after the end of an episode
+        self._begins = device.to_device(begin)
         valid = self._valid[..., burn_in:].reshape(agents, -1)
         ends = (self._own + self._ahead[..., burn_in:]).reshape(agents, -1)
         self._is_valid, self._ends = device.to_device(valid), device.to_device(ends).unsqueeze(2)
