@@ -158,6 +158,8 @@ def test_read_run_gives_curves_evaluations_and_episodes(tmp_path, monkeypatch):
     settings = Settings(steps=300, engine="serial", evaluate_every=100, evaluate_episodes=2)
     motet.train("matrix", SMALL, settings, run=tmp_path / "run")
     run = motet.read_run(tmp_path / "run")
+    assert repr(run).startswith(f"<RunHistory {str(tmp_path / 'run')!r}: done after ") and len(repr(run)) < 300
+    assert all(len(repr(one)) < 300 for one in (run.curves, run.evaluations, run.episodes))
     own = run.curves.agents["player_0"]
     assert own["steps"][-1] == 300 and len(own["steps"]) == len(own["mean_return"]) == len(own["metrics.loss"])
     assert run.evaluations.team["steps"][-1] == 300 and len(run.evaluations.team["half"]) >= 3

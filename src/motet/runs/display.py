@@ -448,11 +448,12 @@ def _condition(row: ProcessRow, waits_s: float, state: str = "running") -> tuple
 
 def line(snapshot: Snapshot, history: History) -> str:
     """Format a snapshot as one line."""
+    episodes = max((row.episodes for row in snapshot.agents), default=0)
     parts = [
         f"{clock(snapshot.seconds):>7}",
         f"{snapshot.steps:,} of {snapshot.limit:,} steps ({snapshot.steps / max(snapshot.limit, 1):.0%})",
         f"{short(snapshot.steps_per_s)} steps/s",
-        f"{max((row.episodes for row in snapshot.agents), default=0):,} episodes",
+        f"{episodes:,} episode{'' if episodes == 1 else 's'}",
         f"{sum(row.updates for row in snapshot.agents):,} updates",
         f"{short(sum(row.updates_per_s for row in snapshot.agents))} updates/s",
         f"replay {max((row.replay_fill for row in snapshot.agents), default=0.0):.0%}",

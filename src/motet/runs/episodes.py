@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _every(path: Path) -> int:
     return int(first.get("every", 1))
 
 
-@dataclass
+@dataclass(repr=False)
 class Episodes:
     """The episodes of a run as arrays, one entry for each line, in the order of the file."""
 
@@ -111,10 +111,14 @@ class Episodes:
     winner: list[str | None]
     metrics: dict[str, _Array]
     """By name; ``nan`` in episodes without it."""
-    lines: list[dict[str, Any]] = field(repr=False)
+    lines: list[dict[str, Any]]
     """The lines themselves, with all fields."""
     every: int = 1
     """The file has every ``every``-th episode; 1: all."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.returns) if len(self.returns) <= 4 else f"{len(self.returns)} agents"
+        return f"<Episodes: {len(self):,} of {names}>"
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -51,7 +51,7 @@ _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # errors that a dam
 _MAX_SAID = 500  # number of lines of the run's log that are shown
 
 
-@dataclass
+@dataclass(repr=False)
 class Curves:
     """Curves over time: a table for the team and one for each agent, whose rows belong to the same moments."""
 
@@ -61,8 +61,12 @@ class Curves:
     def __len__(self) -> int:
         return len(self.team["steps"])
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.agents) if len(self.agents) <= 4 else f"{len(self.agents)} agents"
+        return f"<Curves: {len(self)} points of {names}; columns: {', '.join(self.team)}>"
 
-@dataclass
+
+@dataclass(repr=False)
 class RunHistory:
     """One run directory: its settings, curves, evaluations and episodes.
 
@@ -89,6 +93,14 @@ class RunHistory:
     said: list[str]
     """The newest lines of its log."""
     problems: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        steps = f" after {self.newest.steps:,} steps" if self.newest is not None else ""
+        agents = ", ".join(self.curves.agents) if len(self.curves.agents) <= 4 else f"{len(self.curves.agents)} agents"
+        return (
+            f"<RunHistory {str(self.path)!r}: {self.state}{steps}; {agents}; {len(self.curves)} points, "
+            f"{len(self.evaluations)} evaluations>"
+        )
 
     @functools.cached_property
     def episodes(self) -> Episodes:
