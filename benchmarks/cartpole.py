@@ -60,7 +60,7 @@ def run(settings: Settings) -> Result:
             del contestants[name]
             result.skipped[name] = "not installed: stable_baselines3"
     steps, episodes = (600, 2) if settings.quick else (STEPS, EPISODES)
-    with _pool() as pool:
+    with _pool(1 if settings.quick else usable_cores()) as pool:
         jobs = {
             (name, seed): pool.submit(_returns, learn, seed, steps, episodes)
             for seed in range(settings.repeats)
@@ -88,8 +88,8 @@ def _contestants() -> dict[str, Callable[[int, int], Act]]:
     }
 
 
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(usable_cores(), mp.get_context("spawn"))
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, mp.get_context("spawn"))
 
 
 def _returns(learn: Callable[[int, int], Act], seed: int, steps: int, episodes: int) -> list[float]:

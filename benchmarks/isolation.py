@@ -87,7 +87,7 @@ def run(settings: Settings) -> Result:
         for measure, count in (("decision", 1), ("joint8", POLICIES)):
             _decisions(result, measure, stage, [isolated(PolicySpec(Trivial)) for _ in range(count)], settings)
             stage.clear()
-    for count in COUNTS:
+    for count in COUNTS[:2] if settings.quick else COUNTS:
         _population(result, count, isolated, settings)
     _thinking(result, [isolated(PolicySpec(Thinks)) for _ in range(2)], settings)
     _episodes(result, isolated, settings)

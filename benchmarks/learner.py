@@ -87,12 +87,13 @@ def run(settings: Settings) -> Result:
         interleave(result, "stacking", passes, settings.repeats)
         acting = {"16 rows at once": rate(_acting(16)), "16 calls with one row": rate(_acting(1))}
         interleave(result, "acting", acting, settings.repeats)
-        for rows in (1, 16):
-            steps = {NATIVE: rate(_native_step(rows)), CELL: rate(_torch_step(rows))}
-            interleave(result, f"gru_step_{rows}", steps, settings.repeats)
-        remembering = {"GRU of 64": lambda: _ppo("gru"), "without memory": lambda: _ppo(None)}
+        for batch in (1, 16):
+            steps = {NATIVE: rate(_native_step(batch)), CELL: rate(_torch_step(batch))}
+            interleave(result, f"gru_step_{batch}", steps, settings.repeats)
+        rows = 1024 if settings.quick else 8192
+        remembering = {"GRU of 64": lambda: _ppo("gru", rows), "without memory": lambda: _ppo(None, rows)}
         interleave(result, "memory", remembering, settings.repeats)
-        peers: dict[str, Callable[[], float]] = {"motet": lambda: _ppo("lstm")}
+        peers: dict[str, Callable[[], float]] = {"motet": lambda: _ppo("lstm", rows)}
         try:
             peers[SB3_RECURRENT] = _sb3_recurrent()
         except ImportError as error:
@@ -178,7 +179,7 @@ def _acting(rows: int) -> Callable[[], object]:
     return act
 
 
-def _ppo(memory: Any, steps: int = 8192) -> float:
+def _ppo(memory: Any, steps: int) -> float:
     """Return the steps per second of a serial run."""
     config = PPOConfig(memory=memory, batch_size=32, length=32, minibatches=4)
     began = time.perf_counter()

@@ -9,7 +9,7 @@ import pytest
 from support import foreign_gridworlds
 from support.office import Office
 from support.stand_in import StandIn
-from test_lockstep import ALGORITHMS, HUNT, ONCE, SMALL, TD3S, fingerprint
+from test_lockstep import ALGORITHMS, HUNT, ONCE, SMALL, TD3S, fingerprint, steps
 
 from motet.algorithms._dqn_learner import DQN
 from motet.algorithms.dqn import DQNConfig
@@ -53,12 +53,12 @@ def check(world, algorithm, least=100, **settings):
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if "own" not in name])
 def test_each_algorithm_is_the_serial_run(name, ahead):
-    check(HUNT, ALGORITHMS[name], ahead=ahead)
+    check(HUNT, ALGORITHMS[name], steps=steps(name, 600), ahead=ahead)
 
 
 @pytest.mark.parametrize("name", TD3S)
 def test_several_actors_and_worlds_are_the_serial_run(name):
-    check(PENDULUM, TD3S[name], steps=1000, actors=2, worlds_per_actor=4, period=10)
+    check(PENDULUM, TD3S[name], steps=steps(name, 1000), actors=2, worlds_per_actor=4, period=10)
 
 
 @pytest.mark.parametrize("name", ["dqn", "dqn, prioritised"])
