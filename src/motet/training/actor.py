@@ -1,9 +1,10 @@
 """Actor: steps worlds with published policies, and writes transitions.
 
-An actor steps several worlds. In every *round* each world moves on by one group of agents. The policies of these agents
-get the rewards of their last actions, which completes the rows that these actions began, and are asked for the next
-ones, once for all worlds. The round touches the agents that act and no others, so it does not cost more because other
-agents exist. The actor does not know who reads the rows or who publishes the policies.
+An actor steps several worlds. In every *round* each world moves on by one group of agents. The
+policies of these agents get the rewards of their last actions, which completes the rows of these actions. Then each
+policy is asked once for the next actions in all worlds. A round processes only the agents that act, so its cost does
+not depend on the number of other agents. The actor depends neither on the reader of the rows nor on the publisher of
+the policies.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _INSIST_S = 10.0  # seconds to wait for a version that is being written
 
 
 class RowWriters(Protocol):
-    """Where transitions go: the lanes of an actor."""
+    """Where transitions are written: the lanes of an actor."""
 
     def append(self, lanes: Indices, /, *values: Any, **named: Any) -> None:
         """Append one row to each of these lanes."""
@@ -44,24 +45,24 @@ class RowWriters(Protocol):
 
 
 class PolicySource(Protocol):
-    """Where policies come from."""
+    """The source of a policy's versions."""
 
     @property
     def version(self) -> int:
-        """The version held."""
+        """The version that is held now."""
         ...
 
     @property
     def forced(self) -> int:
-        """Number of times that a version had to be taken because the one held was too old."""
+        """Number of times that a newer version had to be taken because the held version was too old."""
         ...
 
     waited_s: float
-    """Seconds that it has waited for versions that were being written."""
+    """Seconds that the source has waited for versions that were being written."""
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """The weights of the version held."""
+        """The weights of the version that is held now."""
         ...
 
     def refresh(self) -> bool:
@@ -73,7 +74,8 @@ class PolicySource(Protocol):
         ...
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
-        """Do the same, and count it, if the version held is more than ``lag_versions`` behind."""
+        """If the held version is more than ``lag_versions`` behind, take the newest one as :meth:`take` does, and
+        count it."""
         ...
 
     def __getitem__(self, name: str) -> Any: ...
@@ -109,25 +111,25 @@ class FinishedEpisode(NamedTuple):
     agent: int
     world: int
     last: float
-    """The reward at its end."""
+    """The reward at the end of the segment."""
 
 
 class ActingPolicy(Protocol):
     """A policy as the actor uses it: for one or several agents, in all worlds.
 
-    :class:`PublishedPolicy` acts by what a learner publishes; ``drivers.make_actor`` makes one for each policy of the
-    roster. Policies that are given and only act are not known to the actor: they are part of its worlds
-    (``partnered.py``).
+    :class:`PublishedPolicy` acts by the versions that a learner publishes; ``drivers.make_actor`` creates one for each
+    policy of the roster. Partners, which act but do not learn, are not policies of the actor. They are part of its
+    worlds (``partnered.py``).
 
-    Its agents act on *tracks*: one for each agent in each world. ``at`` of a turn or an ending holds tracks here,
-    ascending, and ``lanes`` has the lane of each track.
+    A *track* is one agent in one world. ``at`` of a turn or an ending holds indices of tracks here, in ascending order,
+    and ``lanes`` has the lane of each track.
     """
 
     is_done: bool
     """Whether it has done its share of the run's steps."""
 
     def begin(self, tracks: Indices) -> None:
-        """A new episode begins on these tracks."""
+        """Begin a new episode on these tracks."""
         ...
 
     def act(self, turn: Turn, lanes: Indices) -> Nest:
@@ -156,16 +158,16 @@ class PublishedPolicy:
 
     Args:
         behaviour: the acting half of its algorithm.
-        subscriber: where its versions come from.
-        writers: where its rows go.
-        tracks: number of tracks it acts on.
+        subscriber: the source of its versions.
+        writers: the lanes to which its rows are written.
+        tracks: number of tracks on which it acts.
         header: header fields of a version that the behaviour needs beside the weights.
         n_frames: number of observations that are stacked for the behaviour.
         masked: whether rows contain the world's action masks.
         sync_interval: turns between two checks for a new version; 1: every turn.
         max_lag: how old the version in use may be.
         newest_step: returns the ``published_step`` of the newest version.
-        left: steps that this actor still has to do with it.
+        left: number of steps that this actor still has to do with this policy.
         on_load: called with the subscriber when a version has been loaded.
     """
 
@@ -199,7 +201,7 @@ class PublishedPolicy:
         """Whether it has done its share of the run's steps."""
 
     def load_newest(self) -> None:
-        """Act with the newest version from now on, without regard to ``sync_interval``."""
+        """Load the newest version now, regardless of ``sync_interval``."""
         if self.subscriber.take(_INSIST_S):
             self.load()
 
@@ -210,7 +212,7 @@ class PublishedPolicy:
         self._on_load(subscriber)
 
     def begin(self, tracks: Indices) -> None:
-        """A new episode begins on these tracks."""
+        """Begin a new episode on these tracks."""
         self._rows.begin(tracks)
         if self._carried is not None:
             self._carried.begin(tracks)
@@ -251,7 +253,7 @@ class PublishedPolicy:
         self.is_done = self.closed >= self._left
 
     def break_off(self, lanes: Indices) -> None:
-        """Mark the borders of episodes that have no end."""
+        """Break off the episodes in these lanes, which have no end."""
         for lane in lanes.tolist():
             self._writers.interrupt(lane)
 
@@ -270,7 +272,8 @@ class PublishedPolicy:
 
 
 class PendingRows:
-    """The rows of a policy in an actor whose rewards are not known yet, and the sums of its episodes, by track.
+    """For each track of a policy: the row whose reward is not known yet, and the return and length of the segment so
+    far.
 
     Most of the time a policy acts on all tracks at once. Then the arrays of its turn are kept without a copy. They are
     copied only if it acts on some of the tracks.
@@ -278,16 +281,16 @@ class PendingRows:
 
     def __init__(self, tracks: int) -> None:
         self._tracks = tracks
-        self._is_open = np.zeros(tracks, np.bool_)  # where there is a row whose reward is not known yet
+        self._is_open = np.zeros(tracks, np.bool_)  # by track: whether it has a row whose reward is not known yet
         self._all_open = False
         self._row: dict[str, Nest] = {}  # the known fields of those rows, [tracks, ...] each
         self._own = False  # whether these arrays are copies, which may be written to
         self._total = np.zeros(tracks)
         self._steps = np.zeros(tracks, np.int64)
-        self._turns = 0  # on all tracks at once; not yet in ``_steps``
+        self._turns = 0  # steps made on all tracks at once, not yet added to ``_steps``
 
     def begin(self, tracks: Indices) -> None:
-        """A new episode begins on these tracks."""
+        """Begin a new episode on these tracks."""
         self._is_open[tracks] = False
         self._all_open = False
         self._start(tracks)
@@ -364,9 +367,9 @@ class PendingRows:
         return {name: map_nest(pick, nest) for name, nest in self._row.items()}
 
     def _copied(self, value: Any) -> npt.NDArray[Any]:
-        """Return a writable copy of a field for all tracks. Tracks beyond the length of ``value`` are zero."""
+        """Return a writable copy of a field for all tracks. Tracks beyond the length of ``value`` get zeros."""
         if not isinstance(value, np.ndarray):
-            return np.full(self._tracks, value, np.uint64)  # the version
+            return np.full(self._tracks, value, np.uint64)  # the version of the policy
         copy = np.zeros((self._tracks, *value.shape[1:]), value.dtype)
         copy[: len(value)] = value
         return copy
@@ -394,11 +397,11 @@ class Actor:
         worlds: the worlds.
         policies: the policies that act in them.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
-        policy_of: for each agent of the worlds, the index of its policy; by default one policy each, in order.
-        times: where it adds the time that policies take.
+        policy_of: for each agent of the worlds, the index of its policy; by default each agent has its own, in order.
+        times: the sums to which it adds the time that policies take.
         share: number of episodes that each world plays; None: no limit.
-        ended: where it counts the episodes that have ended, by world.
-        stage_of: the stage of a curriculum that worlds are told before a reset, given the policies; None: none.
+        ended: by world, the count of the episodes that have ended.
+        stage_of: given the policies, returns the stage of a curriculum that worlds get before a reset; None: no stages.
     """
 
     def __init__(
@@ -423,7 +426,7 @@ class Actor:
         self._share, self._playing = share, [False] * worlds.size
         self._ended = np.zeros(worlds.size, np.uint64) if ended is None else ended
         self.seeds = [0] * worlds.size
-        """Seeds of the present episodes, by world."""
+        """Seeds of the current episodes, by world."""
         self.rounds = 0
         self.remade = 0
         """Number of worlds that raised and were replaced."""
@@ -442,7 +445,7 @@ class Actor:
         return [policy for policy in self.policies if isinstance(policy, PublishedPolicy)]
 
     def begin(self) -> None:
-        """Load the newest version of each policy that has no version yet. After a resume it may have one."""
+        """Load the newest version of each policy that has none yet. After a resume, a policy may already have one."""
         for policy in self.published:
             if not policy.subscriber.version:
                 policy.load_newest()
@@ -510,12 +513,13 @@ class Actor:
             self.worlds.set_stage(stage)
         self.worlds.reset(over, [self.seeds[world] for world in over])
         for world in over:
-            self._playing[world] = world not in self.worlds.over  # otherwise there is no agent to act
+            self._playing[world] = world not in self.worlds.over  # otherwise no agent acts
         for policy, size in zip(self.policies, self._sizes, strict=True):
             policy.begin(_of_each_agent(np.array(over), size))
 
     def _rests(self, world: int) -> bool:
-        """Whether a world has played its share of the episodes. Then it is not reset, and its agents do not act."""
+        """Whether a world has played its share of the episodes. It is then no longer reset, and its agents do not
+        act."""
         return self._share is not None and int(self._ended[world]) >= self._share[world]
 
     def _has_played(self) -> bool:
@@ -553,7 +557,7 @@ class Actor:
         self._playing = [world not in self.worlds.over for world in range(self.worlds.size)]
         self.seeds = [self._seed_of(world, max(0, begun - 1)) for world, begun in enumerate(self.episodes)]
         for policy, kept in zip(self.policies, state["places"], strict=True):
-            policy.set_state({"turns": self.rounds, **kept})  # older states counted rounds
+            policy.set_state({"turns": self.rounds, **kept})  # states of older versions counted rounds
 
 
 def _of_each_agent(of_worlds: Indices, agents: int) -> Indices:

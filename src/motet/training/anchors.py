@@ -1,8 +1,8 @@
 """Anchors of a league that are policies of earlier runs.
 
-A league names a run directory, or one of its checkpoints, as ``motet eval -p`` does. Its weights are read when the run
-begins, so the earlier run may change or vanish later. A copy is written to ``anchors/`` in the run directory, and the
-config of the run names the copy: a resumed run meets the same opponents.
+A league names a run directory, or one of its checkpoints, in the notation of ``motet eval -p``. Its weights are read
+when the new run begins, so the earlier run may change or vanish later. A copy is written to ``anchors/`` in the new
+run's directory, and the config of the new run names the copy, so that a resumed run has the same opponents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunAnchor:
 
     title: str
     source: str
-    """The anchor as it was given."""
+    """The anchor as the user gave it."""
     spec: PolicySpec
     observation_space: Any
     action_space: Any

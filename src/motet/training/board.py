@@ -1,8 +1,8 @@
 """The board: shared memory in which the processes of a run report their progress. Each row has one writer.
 
 Actors write the number of rounds played and statistics of their episodes. Learners write the number of updates and
-their metrics. Every process writes its last heartbeat, what it waits for, and how much time it has spent on what. The
-supervisor writes whether to stop.
+their metrics. Every process writes its last heartbeat, what it waits for, and the time that it has spent on each
+activity. The supervisor writes whether to stop.
 Each row has separate cache lines. Writers never wait, and readers need not copy, since each word is valid by itself.
 """
 
@@ -30,17 +30,17 @@ FINISHED = 2**63
 _METRICS = 24
 _NAMES = 1024
 _WORDS = 8  # words of a row, which fill whole cache lines
-_TIMES = 3 * _WORDS  # seconds by number of Wait and Work; the first one is not a wait: when the process began
+_TIMES = 3 * _WORDS  # seconds by number of Wait and Work; the first number is the time at which the process began
 _BEGAN = Wait.NOTHING
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.float64]
 Times: TypeAlias = "memoryview[float]"
-"""Seconds that a process has spent, by number of :class:`Wait` and :class:`Work`, for that process to add to."""
+"""Seconds that a process has spent, by number of :class:`Wait` and :class:`Work`. The process adds to them."""
 
 
 def no_times() -> Times:
-    """Return times that nobody reads, for roles outside of a run."""
+    """Return times that are not shown anywhere, for roles outside of a run."""
     return memoryview(bytearray(8 * _TIMES)).cast("d")
 
 
@@ -65,7 +65,7 @@ class ProcessColumns(_Columns):
     starts: Numbers
     """Number of times that the process was started."""
     asks: Numbers
-    """Number of the partner whose answer it waits for, from 1 on; 0 if it waits for none."""
+    """Number of the partner for whose answer the process waits, from 1 on; 0: none."""
 
 
 class LearnedColumns(_Columns):
@@ -84,7 +84,7 @@ class LearnedColumns(_Columns):
     phases: Words
     """With periods: the number of phases that are published."""
     evaluations: Words
-    """With periods: the number of evaluations for which it has copied its policy aside."""
+    """With periods: the number of evaluations for which the learner has copied this policy."""
 
 
 class EpisodeColumns(_Columns):
@@ -113,7 +113,7 @@ class RowColumns(_Columns):
     lost: Words
     """Rows lost on the way to the learner, or with it."""
     refused: Words
-    """Rows that the learner refused because a newer start of the actor has its lanes."""
+    """Rows that the learner refused because they came from an actor process that has been replaced."""
     newest_version: Words
 
 
@@ -122,7 +122,7 @@ class EvaluationColumns(_Columns):
 
     count: Numbers
     step: Numbers
-    """Step of the newest evaluation. The team's return is from the same evaluation."""
+    """Step of the newest evaluation, from which the team's return is."""
     team_return: Numbers
     best: Numbers
     reached: Numbers
@@ -132,9 +132,9 @@ class EvaluationColumns(_Columns):
     due_s: Numbers
     """Time at which the next evaluation is due, in seconds of the monotonic clock."""
     waiting: Numbers
-    """1 while an evaluation waits for the one before to end."""
+    """1 while an evaluation waits for the end of the previous one."""
     skipped: Numbers
-    """Number of evaluations that were due while one was waiting already, or were lost with a process."""
+    """Number of skipped evaluations: they were due while another one was waiting, or were lost with a process."""
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
     begun: Numbers
@@ -209,7 +209,8 @@ class Board:
         part = self._segment
         self._stop = part["board/stop"]
         self.evaluation = EvaluationColumns(part["board/evaluation"])
-        self.evaluated_round = part["board/evaluated"]  # in lockstep, the last round evaluated; FINISHED: do not wait
+        # in lockstep, the last round for which evaluations are done; FINISHED: do not wait for evaluations
+        self.evaluated_round = part["board/evaluated"]
         self.evaluated = EvaluatedColumns(part["board/evaluations"])
         self.processes = ProcessColumns(part["board/processes"])
         self._times: Numbers = part["board/times"]
@@ -235,11 +236,11 @@ class Board:
         self._attach()
 
     def pulse(self, process: int) -> Pulse:
-        """Return the heartbeat of a process, for that process to write."""
+        """Return the heartbeat of a process, which that process writes."""
         return Pulse(self.processes.words[process], self.times(process))
 
     def times(self, process: int) -> Times:
-        """Return the times of a process, for that process to write."""
+        """Return the times of a process, which that process writes."""
         return _scalars(self._times[process])
 
     def spent(self, process: int) -> Numbers:
@@ -254,7 +255,7 @@ class Board:
         self._times[process] = [began, *spent[_BEGAN + 1 :]]
 
     def late_draws(self) -> int:
-        """Return what any actor has written to the column of this name."""
+        """Return the bits of the global generators from which worlds of any actor drew late."""
         return int(np.bitwise_or.reduce(self.episodes.late_draws.astype(np.int64), axis=None))
 
     @property
@@ -263,10 +264,10 @@ class Board:
         return bool(self._stop[0])
 
     def name_last_period(self) -> int:
-        """With periods: stop at the end of a period that no actor has passed; return the number of periods to play.
+        """With periods: stop at the end of a period that no actor has passed. Return the number of periods to play.
 
-        An actor shows that it begins a period before it looks whether it has to pause. So either it is counted here, or
-        it pauses until the number is there.
+        Before an actor begins a period, it first announces the period and then checks whether it has to pause. So
+        either the announcement is counted here, or the actor pauses until the number is known.
         """
         self._pauses[0] = 1
         self.updated.ring()  # an atomic operation, between the store before it and the loads after it
@@ -282,25 +283,26 @@ class Board:
 
     @property
     def evaluation_waits(self) -> bool:
-        """With periods: whether an evaluation is due that has not begun, since the one before has not ended."""
+        """With periods: whether an evaluation is due that has not begun, because the previous one has not ended."""
         return float(self.learned.evaluations.min()) > float(self.evaluation.begun[0])
 
     @property
     def pausing(self) -> bool:
-        """Whether no actor may begin a period before it is known which one is the last."""
+        """Whether actors must not begin a period now, because the last period is being determined."""
         return bool(self._pauses[0])
 
     def request_stop(self, last_evaluation: bool | None = False) -> None:
         """Tell all processes to end.
 
-        ``last_evaluation``: whether the evaluator plays the last one first. None: it waits to be told, by another call.
+        ``last_evaluation``: whether the evaluator plays the last evaluation before it ends. None: it waits until
+        another call says so.
         """
         self._stop[0] = 1
         self._stop[1] = 0 if last_evaluation is None else 1 + last_evaluation
 
     @property
     def last_evaluation(self) -> bool | None:
-        """Whether the evaluator is to play the last evaluation now; None: it has not been told yet."""
+        """Whether the evaluator has to play the last evaluation now; None: this is not decided yet."""
         return None if not self._stop[1] else bool(self._stop[1] - 1)
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
@@ -309,7 +311,7 @@ class Board:
         if not shown:
             shown = list(values)[:_METRICS]
             while len(text := json.dumps(shown).encode()) > _NAMES - 1:
-                shown.pop()  # until the names fit
+                shown.pop()  # leave out names until the rest fits
             names = self._names[policy]
             names[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
             names[0] = 1
@@ -331,15 +333,15 @@ class Board:
 
 
 def _scalars(row: Numbers) -> Times:
-    """Return a row as a memoryview: its numbers are read and written much faster than those of an array."""
+    """Return a row as a memoryview, whose numbers are read and written much faster than those of an array."""
     return memoryview(cast(Any, row)).cast("B").cast("d")
 
 
 class Pulse:
     """The heartbeat of one process, and the time that it waits, written by the loop of its role.
 
-    The time between :meth:`waits_for` and the next call of any method is a wait. So the loop calls :meth:`works` when a
-    wait is over. While it works, nothing is measured here.
+    The time between :meth:`waits_for` and the next call of any method counts as waiting. So the loop calls
+    :meth:`works` when a wait is over. While the process works, this class measures nothing.
     """
 
     def __init__(self, row: Numbers, times: Times) -> None:
@@ -371,7 +373,7 @@ class Pulse:
             self._end_wait(time.monotonic())
 
     def asks(self, partner: int) -> None:
-        """Write which partner is asked now; 0 if none is."""
+        """Write the number of the partner that is asked now; 0: none."""
         self.works()
         self._row[_ASKS] = partner
 

@@ -1,7 +1,7 @@
-"""Bottleneck: which part of a run limits its speed, and which setting changes that, told from how time was spent.
+"""Bottleneck: which part of a run limits its speed, and which setting changes that, judged by how processes spent time.
 
-An actor that waits for the pace waits for learners, and the other way round. So the side that waits less is the one
-that the other waits for, and what that side spends its own time on says what would make it faster.
+An actor that waits for the pace waits for learners, and a learner that waits for the pace waits for actors. So the side
+that waits less is the bottleneck, and the activity on which it spends most time shows what would make it faster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from motet.training.roster import Roster
 
 __all__ = ["bottleneck"]
 
-_LITTLE = 0.1  # a smaller share of waiting is no reason to change a setting
+_LITTLE = 0.1  # share of waiting below which no change of a setting is suggested
 _MUCH = 0.25
 
 Shares = Mapping[str, float]
@@ -92,7 +92,7 @@ def _fewer_versions(roster: Roster) -> str:
 
 
 def _of_interruptions(actors: Shares, roster: Roster) -> str:
-    """What makes actors wait although it is not the pace."""
+    """Return the sentence for actors that wait for something other than the pace."""
     advice = {
         "partner": "an isolated partner: leave isolate out, or raise worlds_per_actor",
         "evaluation": "evaluations: raise evaluate_every, or lower evaluate_episodes",
@@ -112,7 +112,7 @@ def _other_publishing(roster: Roster) -> str:
 
 
 def _of_turns(actors: Shares, learner: Shares, roster: Roster) -> str:
-    """What a run loses in which actors and learners take turns."""
+    """Return the sentence for a run in which actors and learners take turns."""
     pace = roster.pace
     if pace.lockstep:
         why, setting = "slack is 0", "raise slack"
@@ -153,7 +153,7 @@ def _of_pace(actors: Shares, learner: Shares, roster: Roster) -> str:
 def _balance(by_actors: float, by_learner: float, roster: Roster) -> str:
     """Return the updates per step with which both sides of a reproducible run would work equally long.
 
-    There each side waits at the end of every period, so the side with less work always waits.
+    In such a run each side waits at the end of every period, so the side with less work always waits.
     """
     if not roster.pace.period or by_learner >= 1 or all(policy.settings.once for policy in roster.policies):
         return ""
@@ -179,7 +179,7 @@ def _for_learners(learner: Shares, balance: str, roster: Roster) -> str:
 
 
 def _of_cores(processes: int, roster: Roster, cores: int) -> str:
-    """What limits a run in which neither side waits."""
+    """Return the sentence for a run in which neither side waits."""
     if processes > cores:
         return (
             f"No process waits for another one, but {processes} of them share {cores} core{'s' if cores > 1 else ''}: "

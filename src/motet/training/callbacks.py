@@ -29,10 +29,11 @@ class StopRun(Exception):
 class Callbacks:
     """The callbacks ``on_update`` and ``on_message`` of a run. A callback that raises is not called again.
 
-    One that raises :class:`StopRun` or returns False stops the run, and is called until the end. The first other
+    A callback that raises :class:`StopRun` or returns False stops the run, and is still called until the end. The first
+    other
     exception is kept in ``raised``. The engine checks it after every round, stops the run cleanly and calls
     :meth:`check`. KeyboardInterrupt is not caught: a second Ctrl-C stops the run immediately. Callbacks draw from the
-    caller's random streams, also if the run is in the same process.
+    caller's random streams, even if the run is in the same process.
     """
 
     def __init__(

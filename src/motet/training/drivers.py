@@ -2,7 +2,8 @@
 
 ``play_actor`` and ``play_learner`` run in child processes: each drives its role, writes a heartbeat, and waits if the
 pace requires it. ``serial.py`` drives the same roles one after the other, and ``engines.py`` chooses between them. In
-lockstep both have the same order: every actor plays a round, then every learner does the updates that are due.
+lockstep the order is the same as in the serial engine: every actor plays a round, then every learner does the updates
+that are due.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ __all__ = [
 _SCHEDULED = ("learning_rate", "epsilon", "noise")  # settings of algorithms that are shown with their metrics
 _EPISODES = 100  # number of episodes over which returns are averaged
 
-_WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)  # purposes of seeds
+# constants from which seeds of different purposes are derived
+_WORLD, _BEHAVIOUR, _LEARNER, _READER, _OPPONENT = range(5)
 
 
 # ---- actors
@@ -74,7 +76,7 @@ def make_actor(
         shared: the shared memory of the run.
         index: index of the actor.
         start: number of this start, from 0 on.
-        goes_on: whether its worlds resume in the middle of their episodes.
+        goes_on: whether its worlds continue in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
         given: the version by which it acts; by default always the newest one.
         times: the times of its process.
@@ -104,7 +106,7 @@ def make_actor(
 
 
 def _stage_of(roster: Roster, policies: Sequence[Any]) -> str | None:
-    """Return the stage that worlds are told: the least advanced one, by the versions that actors hold."""
+    """Return the stage that worlds get: the least advanced stage among the versions that the actor holds."""
     if not roster.staged:
         return None
     stages = {policy: int(policies[policy].subscriber["stage"]) for policy in roster.staged}
@@ -119,7 +121,7 @@ def _with_partners(shared: SharedMemory, worlds: WorldBatch, actor: int, pulse: 
 
     def failed(fixed: FixedPolicy, count: int, text: str) -> None:
         episodes.failures[actor, rows[id(fixed)]] += 1
-        if pulse is not None:  # in a process, whose output is its log
+        if pulse is not None:  # in a child process, the output goes to its log
             sys.stderr.write(f"replacing an isolated policy after failure {count}: {text}\n")
             sys.stderr.flush()
 
@@ -182,9 +184,9 @@ class EpisodeLog:
         self._ring = shared.episodes.writer(index)
         self._rule = shared.roster.win_rule
         size = shared.roster.worlds_per_actor, len(episode_names(shared.roster))
-        # Of the present episodes, by world and agent; an episode may have several segments of an agent.
+        # Sums over the current episodes, by world and agent, because an agent may have several segments in an episode.
         self._returns, self._ends, self._steps = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
-        self._totals: dict[int, deque[float]] = {}  # by policy, of the last episodes
+        self._totals: dict[int, deque[float]] = {}  # by policy: numbers of the last episodes
         self._lengths: dict[int, deque[int]] = {}
 
     def write(self, actor: Actor) -> None:
@@ -254,7 +256,7 @@ def against(
 ) -> WorldBatch:
     """Return two-player worlds in which an opponent, drawn for a block of episodes, plays one side.
 
-    ``given``: the version of the player that is an opponent; by default the newest one.
+    ``given``: the version of the player that acts as an opponent; by default the newest one.
     """
     (player,), play = shared.roster.policies, shared.roster.self_play
     assert play is not None
@@ -295,7 +297,7 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
         _await_version(policy.subscriber, pulse, board, timeout_s)
     may_continue = partial(_may_continue, shared, actor, progress, periods)
     if periods is not None:
-        periods.end(actor.rounds, actor.is_done)  # if the actor before this one died when it had done the last round
+        periods.end(actor.rounds, actor.is_done)  # true if the previous actor process died after the last round
         if not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
     actor.begin()
@@ -307,7 +309,7 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
             log.write(actor)
         board.rounds[index] = actor.rounds
         if is_free or (periods is not None and not periods.end(actor.rounds, actor.is_done)):
-            continue  # within a period no actor waits
+            continue  # within a period an actor does not wait
         board.acted.ring()
         if periods is None or not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
@@ -317,7 +319,8 @@ def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -
 
 
 def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, periods: ActorPeriods | None) -> bool:
-    """Whether the pace lets an actor continue. In lockstep: whether all work that its rounds made due is done."""
+    """Whether the pace allows an actor to continue. In lockstep: whether all updates that its rounds made due are
+    done."""
     if periods is not None:
         return periods.begin()
     if shared.roster.pace.lockstep:
@@ -326,7 +329,7 @@ def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, p
 
 
 def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bool], pulse: Pulse) -> None:
-    """Wait until the pace lets an actor continue.
+    """Wait until the pace allows an actor to continue.
 
     In lockstep this includes an evaluation if there is an evaluator (which rings the learners' bell).
     """
@@ -450,7 +453,7 @@ def at_pace(shared: SharedMemory, learners: Sequence[Learner], pulse: Pulse) -> 
             pulse.waits_for(Wait.ROWS if any(learner.once for learner in learners) else Wait.ACTORS)
             board.acted.wait(seen, 0.1)
             pulse.works()
-    if int(board.rounds.min()) == FINISHED:  # all actors are done: use the rest of the rows that are read once
+    if int(board.rounds.min()) == FINISHED:  # all actors are done: learn from the remaining rows that are read once
         for learner in learners:
             if learner.once:
                 learner.catch_up(pulse)
@@ -506,7 +509,8 @@ def _await_version(subscriber: Any, pulse: Pulse, board: Board, timeout_s: float
 
 
 def _refresh_surely(subscriber: Any, what: str) -> None:
-    """Read the newest version. The publisher is dead or has not started, so no write can delay this for long."""
+    """Read the newest version. At this moment the publisher is dead or has not started, so no write delays the read for
+    long."""
     deadline = time.monotonic() + 10
     while not subscriber.refresh():
         if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ ALONE = "Fix: create that part in the process that uses it, or train in this pro
 
 
 def check_in_periods(run: Run) -> None:
-    """Raise if a reproducible run is asked for something that it cannot do reproducibly."""
+    """Raise if a setting of a reproducible run is not supported for reproducible runs."""
     settings = run.settings
     asked = {
         "keep_replay": settings.keep_replay,
@@ -45,7 +45,7 @@ def check_in_periods(run: Run) -> None:
 
 def play_in_processes(run: Run) -> Result:
     """Run each actor and each learner in a separate child process."""
-    for policy in run.roster.policies:  # worlds and anchors are checked when each child is pickled
+    for policy in run.roster.policies:  # worlds and anchors are checked when each child is started
         check_picklable(policy.config, f"algorithm of {policy.name}", "algorithm", dumps=pickle.dumps)
     shared, roster, start_s = run.shared_memory(), run.roster, run.settings.limits.start_s
 
@@ -54,7 +54,9 @@ def play_in_processes(run: Run) -> Result:
 
         def start(n: int) -> Child:
             if n == 1 and roster.pace.period:
-                run.message(f"{name} begins new episodes: the run goes on, but its result is not that of its seed")
+                run.message(
+                    f"{name} begins new episodes: the run continues, but its result is no longer a function of its seed"
+                )
             return Child(name, play_actor, (shared, i, n, start_s), run.log(name))
 
         return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]), doing=partial(_asked, shared, i))
@@ -71,7 +73,7 @@ def play_in_processes(run: Run) -> Result:
 
 
 def _asked(shared: SharedMemory, process: int) -> str:
-    """Return which partner a process was asking, as text; empty if none."""
+    """Return the partner that a process was asking, as text; empty if none."""
     number = int(shared.board.processes.asks[process])
     if not number:
         return ""
@@ -153,7 +155,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             failure = type(error)(f"{first}{where}{_way_out(run, error)}{gap}{text.rstrip()}")
             if run.callbacks.raised is not None:
                 failure.add_note(run.callbacks.cause)
-            raise failure from None  # it says all that the error says
+            raise failure from None  # the message already contains the error
         finally:
             supervisor.kill()
 
@@ -171,7 +173,8 @@ def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
 
 
 def _play_last(run: Run, play: Callable[[], None], interrupted: bool) -> bool:
-    """Play the last evaluation; return whether it was not skipped by Ctrl-C, a second one if that ended the run."""
+    """Play the last evaluation. Ctrl-C skips it (a second Ctrl-C, if the first one ended the run). Return whether it
+    was played."""
     try:
         if interrupted:
             run.message("Playing the last evaluation. Press Ctrl-C again to skip it.")
@@ -183,7 +186,7 @@ def _play_last(run: Run, play: Callable[[], None], interrupted: bool) -> bool:
 
 
 def _let_evaluate(shared: SharedMemory, supervisor: Supervisor) -> None:
-    """Wait until the evaluator, which is watched and restarted meanwhile, has played the last evaluation."""
+    """Wait until the evaluator has played the last evaluation. Meanwhile it is watched, and restarted if it dies."""
     shared.board.request_stop(last_evaluation=True)
     while not supervisor.finished("evaluator"):
         supervisor.watch(0.1)

@@ -1,12 +1,12 @@
 """Finished episodes on their way from actors to the run directory: one ring in shared memory for each actor.
 
 Only the actor writes its ring, and it never waits. The recorder reads all rings, many times a second, and appends a
-line for each episode to ``episodes.jsonl``. If an actor finishes more episodes in that time than its ring holds, the
-oldest are overwritten; the reader finds out how many, and they are counted.
+line for each episode to ``episodes.jsonl``. If an actor finishes more episodes between two reads than its ring can
+hold, the oldest ones are overwritten, and the reader counts them as lost.
 
-A record has its number, a checksum and a text. The reader takes a record only if number and checksum are right, so it
-does not matter in which order the bytes of a record become visible, or whether its writer died within one. A restarted
-actor continues with the number after the last complete record.
+A record has its number, a checksum and a text. The reader takes a record only if number and checksum are right. So the
+order in which the bytes of a record become visible does not matter, and a writer may die in the middle of a record. A
+restarted actor continues with the number after the last complete record.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeRecord", "EpisodeRecorder", "EpisodeRings", "RingReader", "RingWriter", "names"]
 
-_HEAD = struct.Struct("<QII")  # number, checksum, length of the text
-_RING_BYTES, _ALL_BYTES = 2**20, 2**24  # of one ring, and of all
-_LEAST, _MOST = 16, 1024  # records of a ring
-_TEXT = 1024  # bytes of a record's text without those that grow with the number of agents
+_HEAD = struct.Struct("<QII")  # number, checksum and length of the text
+_RING_BYTES, _ALL_BYTES = 2**20, 2**24  # bytes of one ring, and of all rings
+_LEAST, _MOST = 16, 1024  # maximum number of records of a ring
+_TEXT = 1024  # bytes of a record's text, apart from the part that grows with the number of agents
 _EPISODES = 100  # number of episodes of each actor over which metrics are averaged
 _EACH = 96  # bytes for the numbers of each agent
 
@@ -54,7 +54,7 @@ class EpisodeRecord(NamedTuple):
     versions: list[int]
     """Version of each policy at the end of the episode."""
     winner: int | None = None
-    """0 or 1 for the winning side, -1 for a draw; None if the world does not say how a game is won."""
+    """0 or 1 for the winning side, -1 for a draw; None if the world declares no rule."""
     opponent: int | None = None
     """In self-play, the number of the opponent in the league."""
     side: int | None = None
@@ -135,11 +135,11 @@ class RingReader:
         """Number of records that were overwritten before they were read."""
 
     def read(self, until_round: float = float("inf")) -> list[EpisodeRecord]:
-        """Return the records since the last call, up to one of a later round."""
+        """Return the records since the last call, up to the first one of a later round."""
         newest = int.from_bytes(self._head[:8], "little")
         found: list[EpisodeRecord] = []
         while self._read < newest:
-            if newest - self._read > self._count:  # the oldest were overwritten, or are about to be
+            if newest - self._read > self._count:  # the oldest records were overwritten, or are about to be
                 self.lost += newest - self._count - self._read
                 self._read = newest - self._count
             at = (self._read + 1) % self._count * self._size
@@ -147,11 +147,11 @@ class RingReader:
             text = bytes(self._bytes[at + _HEAD.size : at + _HEAD.size + min(length, self._size - _HEAD.size)])
             if _checksum(self._read + 1, text) != checksum or number != self._read + 1:
                 newest = max(newest, int.from_bytes(self._head[:8], "little"))
-                if newest - self._read >= self._count:  # it is being overwritten
+                if newest - self._read >= self._count:  # the record is being overwritten
                     self.lost += 1
                     self._read += 1
                     continue
-                break  # not completely visible yet: the next call finds it
+                break  # the record is not completely visible yet: the next call reads it
             record = EpisodeRecord(*json.loads(text))
             if record.round > until_round:
                 break
@@ -182,7 +182,7 @@ class EpisodeRecorder:
         shared: the shared memory of the run.
         directory: the run directory; None: no file is written.
         limit_bytes: size at which the file is thinned; 0: no file is written.
-        kept: what :meth:`notes` returned, from the checkpoint from which the run was resumed; None for a new run.
+        kept: the result of :meth:`notes` in the checkpoint from which the run was resumed; None for a new run.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class EpisodeRecorder:
         self._file: EpisodeFile | None = None
         if directory is not None and limit_bytes > 0:
             self._file = EpisodeFile(directory, limit_bytes, None if kept is None else int(kept.get("count", 0)))
-        self._measured: dict[str, dict[int, deque[float]]] = {}  # of the last episodes, by name and actor
+        self._measured: dict[str, dict[int, deque[float]]] = {}  # by name and actor: numbers of the last episodes
         self.metrics_lost = 0
         """Number of metrics that did not fit into the records of their episodes."""
         self._steps = dict.fromkeys(self._names, 0) | dict((kept or {}).get("steps", {}))
@@ -205,7 +205,7 @@ class EpisodeRecorder:
         return sum(reader.lost for reader in self._readers) + sum(self._rings.lost)
 
     def notes(self) -> dict[str, Any]:
-        """Return what a resumed run needs, for a checkpoint."""
+        """Return the state that a checkpoint stores for a resumed run."""
         return {} if self._file is None else {"count": self._file.count, "steps": dict(self._steps)}
 
     def metrics(self) -> dict[str, float]:

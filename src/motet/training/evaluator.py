@@ -3,12 +3,13 @@
 Policies of any origin are evaluated by ``motet.evaluation``.
 
 In lockstep and in serial runs evaluations take place at the end of a round: actors and learners wait, the versions of
-that round are played, and no evaluation is skipped. None is skipped in reproducible runs either: their learners copy
-the policies of the phase aside, and actors wait only when the next evaluation is due (:mod:`motet.pace`).
+that round are played, and no evaluation is skipped. In reproducible runs no evaluation is skipped either: their
+learners keep a copy of the policies of the phase, and actors wait only when the next evaluation is due
+(:mod:`motet.pace`).
 
-Otherwise a separate process plays while training continues. It copies the newest versions when an evaluation is due,
-also while it still plays the one before; then at most one waits, and further ones are skipped and counted. When the
-other processes have ended, the final weights are evaluated.
+Otherwise a separate process plays while training continues. When an evaluation is due, it copies the newest versions,
+even if it is still playing the previous evaluation. At most one evaluation waits; further ones are skipped and counted.
+When the other processes have ended, the final weights are evaluated.
 
 The evaluator reads published versions. It writes one line for each evaluation to ``evaluation.jsonl`` in the run
 directory, and the newest result to the board. The policies of the best evaluation so far are kept in ``best/``, beside
@@ -50,9 +51,9 @@ from motet.world.winning import decide
 __all__ = ["EvaluationPlan", "Evaluations", "Outcome", "play_evaluator", "play_greedily"]
 
 _TAKE_S = 10.0  # seconds to wait for a version that is being written
-_ROWS_A_ROUND = 4  # upper bound on the rows of an agent in one world and round; twice what can happen
+_ROWS_A_ROUND = 4  # upper bound on the rows of an agent in one world and round, with a safety factor of 2
 _LOOK_S = 0.01  # seconds between two checks, during an evaluation, whether the next one is due
-_SEED = 9  # purpose of the seed: evaluations
+_SEED = 9  # constant from which the seeds of evaluations are derived
 
 
 def play_greedily(
@@ -64,8 +65,8 @@ def play_greedily(
 ) -> npt.NDArray[np.float64]:
     """Play one episode in each world without exploration; give the agents' returns, ``[worlds, agents]``.
 
-    The behaviours must have been seeded and loaded. An agent without one acts by a partner in the worlds, and its
-    returns are 0 here. An episode that breaks off is played again. ``n_frames``: number of stacked observations by
+    The behaviours must have been seeded and loaded. An agent without a behaviour acts by a partner in the worlds, and
+    its returns are 0 here. An episode that breaks off is played again. ``n_frames``: number of stacked observations by
     agent; 1 by default. ``alive`` is called at every turn.
     """
     totals, playing = np.zeros((worlds.size, len(behaviours))), np.ones(worlds.size, np.bool_)
@@ -116,7 +117,7 @@ class Outcome(NamedTuple):
     agents: tuple[str, ...] = ()
     """Names of the agents that learn; in self-play that of the player."""
     behaviours: tuple[Behaviour, ...] = ()
-    """The acting half of each policy that is learned, with the version that was played."""
+    """The acting half of each learned policy, with the version that was played."""
 
     @property
     def returns(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -205,7 +206,7 @@ class _Challenge:
         return anchor(self._drawn % len(self._anchors))
 
     def weights(self, number: int, /) -> npt.NDArray[np.float32]:
-        """Raise: evaluations have no snapshots."""
+        """Raise an error: evaluations have no snapshots."""
         raise AssertionError(f"opponent {number} is not an anchor")
 
     def tell(self, opponent: int, advantage: float, margin: float, /) -> None:
@@ -236,7 +237,7 @@ class _Challenge:
 
 
 class EvaluationPlan(NamedTuple):
-    """When evaluations take place, and what is made of them."""
+    """The plan of a run's evaluations: when they take place, and which results end the run."""
 
     every: int | None = None
     """Steps of the agents between two evaluations."""
@@ -266,7 +267,7 @@ class EvaluationPlan(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """An evaluation that was asked for, with copies of the versions of that moment."""
+    """An evaluation that is due, with copies of the versions at that moment."""
 
     step: int
     versions: list[int]
@@ -285,9 +286,9 @@ class Evaluations:
 
     Args:
         shared: the shared memory of the run.
-        plan: when evaluations take place, and what is made of them.
+        plan: when evaluations take place, and which results end the run.
         directory: the run directory, if there is one.
-        insists: whether to wait for a newest version that is being written; otherwise the version held is played.
+        insists: whether to wait if the newest version is being written; otherwise the version that is held is played.
         alive: called at every turn of every world.
         steps: returns how many steps the agents have done; by default they are counted.
     """
@@ -311,12 +312,12 @@ class Evaluations:
         self._waiting: _Request | None = None
         self._played: _Request | None = None
         self._looked = 0.0
-        # From before a restart of this process, or from before the run was resumed.
+        # Results from before a restart of this process, or from before the run was resumed.
         self._best = -np.inf if directory is None else RunDirectory(directory).best_score()
         if not row.began[0]:  # otherwise this process was restarted
             row.began[0] = time.monotonic()
         self._started = float(row.began[0])
-        row.skipped[0] += row.waiting[0]  # it was lost with the process before
+        row.skipped[0] += row.waiting[0]  # the evaluation was lost with the previous process
         row.waiting[0] = 0
         self._trial = (_Trial if roster.self_play is None else _Challenge)(shared, plan.episodes, self._turn)
 
@@ -340,7 +341,7 @@ class Evaluations:
         return bool(self._shared.board.evaluation.reached[0])
 
     def due(self) -> bool:
-        """Whether it is time for the next evaluation. The last one, at the end of the run, is not among these."""
+        """Whether the next evaluation is due. This does not include the last evaluation, at the end of the run."""
         row, steps = self._shared.board.evaluation, self._steps()
         if steps >= self._shared.roster.steps or self.reached or self._shared.board.stopping:
             return False
@@ -402,7 +403,7 @@ class Evaluations:
             self.play()
 
     def _turn(self) -> None:
-        """Show that the process is alive. Beside the training, also notice that the next evaluation is due."""
+        """Send a heartbeat. In a process beside the training, also check whether the next evaluation is due."""
         self._alive()
         if not self._insists and (now := time.monotonic()) - self._looked >= _LOOK_S:
             self._looked = now
@@ -428,7 +429,7 @@ class Evaluations:
         self._alive()
         row = board.evaluation
         count = int(row.count[0])
-        # By steps, so that a run that was interrupted, and evaluated then, goes on as without the interruption.
+        # Counted in steps, so that a resumed run continues as without the interruption and its evaluation.
         number = count if plan.every is None or plan.every_s is not None else request.step // plan.every
         outcome = self._trial.play(self._behaviours, partial(seed_for, roster.seed, _SEED, number))
         if plan.score is not None:
@@ -453,15 +454,15 @@ class Evaluations:
 
 
 class PhaseEvaluations(Evaluations):
-    """The evaluations of a reproducible run, of policies that learners have copied aside, one after the other.
+    """The evaluations of a reproducible run, one after the other. They use the copies of policies that learners keep.
 
-    The evaluator shows that one has begun when the one before has ended. Until then no actor begins a further period.
-    So it is known then whether the one before ends the run, and when.
+    The evaluator announces the beginning of an evaluation when the previous one has ended. Until then no actor begins a
+    further period. So it is already known whether the previous evaluation ends the run, and when.
     """
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._insists = True  # it is not asked meanwhile
+        self._insists = True  # not called while an evaluation is played
         self._given = GivenVersion()
         self._asides = [aside.subscriber(self._given) for aside in self._shared.asides]
 
@@ -476,7 +477,7 @@ class PhaseEvaluations(Evaluations):
         row = board.evaluation
         if not self.due():
             return False
-        number = int(row.played[0]) + 1  # of a restarted evaluator: the one that was being played
+        number = int(row.played[0]) + 1  # after a restart: the evaluation that was being played
         self._given.number = number
         for aside in self._asides:
             aside.refresh()
@@ -496,17 +497,17 @@ class PhaseEvaluations(Evaluations):
         return True
 
     def _play_waiting(self) -> None:
-        """Play all that are due."""
+        """Play all evaluations that are due."""
         while self.play():
             pass
 
     def _reach(self) -> None:
-        """Note that the result ends the run as soon as the next evaluation is due."""
+        """Record that the result ends the run as soon as the next evaluation is due."""
         self._shared.board.evaluation.reaches[0] = 1
 
 
 def _set_due(shared: SharedMemory, plan: EvaluationPlan, step: int) -> None:
-    """Set when the next evaluation is due, after one at this step."""
+    """Set the step at which the next evaluation is due, after an evaluation at this step."""
     row = shared.board.evaluation
     row.due[0] = np.inf if plan.every is None else step - step % plan.every + plan.every
     row.due_s[0] = np.inf if plan.every_s is None else time.monotonic() + plan.every_s
@@ -523,9 +524,9 @@ def play_evaluator(shared: SharedMemory, plan: EvaluationPlan, directory: Path |
     """Run the evaluator process.
 
     In lockstep (``evaluated_round`` of the board is not FINISHED) actors wait at the end of each round until the
-    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits, with
-    periods only if two are due. When the other processes have ended, it plays the last evaluation, unless the
-    supervisor decides that there is none.
+    evaluation that is due has been played. Otherwise evaluations take place in parallel, and no process waits; with
+    periods, actors wait only if two evaluations are due. When the other processes have ended, the evaluator plays the
+    last evaluation, unless the supervisor decides against it.
     """
     host_partners(shared.roster.partners, shared.hide_from_children)
     board, roster = shared.board, shared.roster
@@ -568,7 +569,7 @@ def _by_rounds(shared: SharedMemory, evaluations: Evaluations, pulse: Pulse) -> 
         played = int(board.learned.synced_round.min())
         if played > int(board.evaluated_round[0]) and not evaluations.reached:
             evaluations.play()
-            if not evaluations.reached:  # otherwise actors stay blocked: the run ends with this round
+            if not evaluations.reached:  # if the run ends, actors stay blocked, so that this round is the last one
                 board.evaluated_round[0] = min(played + evaluations.rounds_left(), FINISHED)
                 board.updated.ring()
         else:

@@ -1,4 +1,4 @@
-"""League: which opponents the learning player meets in self-play, how often, and with which results.
+"""League: the opponents of the learning player in self-play, how often they are chosen, and the results of games.
 
 One policy learns: the player. In every game it plays one side and an *opponent* plays the other; the player changes
 sides from game to game. An opponent is an *anchor* (scripted, always the same), a *snapshot* (an earlier version of the
@@ -7,12 +7,12 @@ episodes, and do not learn.
 
 Actors write the results of games. The player's learner reads them and writes one publication, in :class:`LeagueBoard`:
 the weights of the pool, its members and the probability of each opponent, all in one version, so that an actor never
-sees half of a change. The learner alone writes the :class:`LeagueTable`; a restarted learner continues from what was
-published. Each actor alone writes its ring of results. A result is one word that contains its own number, so it cannot
-be torn, and no order between words has to be kept. Probabilities change at *reviews*, at fixed steps of the player. In
-lockstep reviews take place between two rounds, and the league develops as in the serial engine. With periods each phase
-reads the results of the periods up to its own, and publishes the table under its number before it writes the vault;
-actors use the table of their period.
+sees half of a change. Only the learner writes the :class:`LeagueTable`; a restarted learner continues from the
+published one. Each actor writes its own ring of results. A result is one word that contains its own number, so a read
+is never torn, and the order of words does not matter. Probabilities change at *reviews*, at fixed steps of the player.
+In lockstep reviews take place between two rounds, and the league develops as in the serial engine. With periods, each
+phase reads the results of all periods up to its own. Before it writes the vault, it publishes the table under its own
+number. Actors use the table of their period.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["NEWEST", "Draw", "League", "LeagueBoard", "LeagueTable", "Results", 
 NEWEST = 0
 """Opponent number of the player as it is now. Snapshots have the numbers 1, 2, 3, ..., anchors -1, -2, ..."""
 
-_RING = 1024  # results of an actor that the learner has not read yet, at least
-_DRAW = 1  # the code of a draw; a loss is one less and a win is one more
+_RING = 1024  # minimum number of unread results for which the ring of an actor has room
+_DRAW = 1  # code of a draw; a loss is 1 less, a win 1 more
 _MEMORY = 0.98  # decay of earlier games in a win rate with each game: about the last 50 games count
 
 
@@ -102,7 +102,7 @@ class League:
             return rates
         if self.choice == "even":
             return np.full(len(rates), 1.0 / len(rates))
-        # The lower bound keeps every opponent in play: a win rate changes, and only games can measure it.
+        # With the lower bound every opponent is drawn sometimes, so that changes of its win rate are measured.
         weights = np.maximum((1.0 - rates) * (rates if self.choice == "variance" else 1.0 - rates), 0.005)
         proportions: npt.NDArray[np.float64] = weights / weights.sum()
         return proportions
@@ -125,7 +125,7 @@ class Results:
         self.write(opponent, _DRAW + decide(advantage, margin))
 
     def write(self, opponent: int, outcome: int) -> None:
-        """Add a result by the number of its outcome, as :meth:`hear` gives it."""
+        """Add a result by the number of its outcome, as :meth:`hear` returns it."""
         self._ring[self._told % len(self._ring)] = (self._told + 1) << 32 | (opponent + 2**20) << 2 | outcome
         self._told += 1
 
@@ -162,7 +162,7 @@ class Results:
             if number == heard + 1:
                 news.append((((word & 0xFFFFFFFF) >> 2) - 2**20, word & 3))
                 heard += 1
-            elif number > heard + 1:  # the writer overtook the reader: continue with the oldest result that is left
+            elif number > heard + 1:  # the writer overtook the reader: continue with the oldest remaining result
                 lost += number - len(ring) - heard
                 heard = number - len(ring)
             else:
@@ -171,7 +171,7 @@ class Results:
 
 
 def dealt_again(kept: Mapping[str, npt.NDArray[Any]], actors: int) -> dict[str, npt.NDArray[Any]]:
-    """Return a league's part of a checkpoint for another number of actors, with the results that are not read yet."""
+    """Return a league's part of a checkpoint, converted to another number of actors, with all unread results."""
     if len(kept["heard"]) == actors:
         return dict(kept)
     rings, lost = np.zeros((actors, kept["results"].shape[1]), np.uint64), 0
@@ -217,7 +217,7 @@ class LeagueBoard:
         """The header that is published with the weights. Rows are anchors first, then the places of the pool."""
         rows = anchors + league.pool
         return {
-            "number": ArraySpec((league.pool,), "int64"),  # number of the snapshot in a place; 0: empty
+            "number": ArraySpec((league.pool,), "int64"),  # by place of the pool: number of the snapshot; 0: empty
             "step": ArraySpec((league.pool,), "int64"),  # step at which the snapshot was taken
             "points": ArraySpec((rows,), "float64"),  # 1 for a win, 0.5 for a draw; decaying
             "games": ArraySpec((rows,), "float64"),  # number of games; decaying in the same way
@@ -256,7 +256,7 @@ class LeagueTable:
     """The league as the player's learner keeps it: the pool, win rates and probabilities.
 
     Args:
-        board: where it is published. A restarted learner continues with the table that it finds there.
+        board: where the table is published. A restarted learner continues with the published table.
         version: with periods, the version to continue from; 0: none. Then each phase publishes a version.
     """
 
@@ -379,7 +379,8 @@ class Draw:
         return int(self._reader["number"][choice - len(self._board.anchors)])
 
     def weights(self, number: int) -> npt.NDArray[np.float32]:
-        """Return a copy of a snapshot's weights. Call it before the next draw, which may load a table without it."""
+        """Return a copy of a snapshot's weights. Call this before the next draw, which may load a table without this
+        snapshot."""
         size = self._board.weights
         place = int(np.flatnonzero(self._reader["number"] == number)[0])
         return self._reader.weights[place * size : (place + 1) * size].copy()

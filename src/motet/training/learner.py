@@ -1,14 +1,15 @@
 """Learner: reads batches, updates policies and publishes them.
 
 A learner runs a *stack*: one or several policies with equal settings, updated in one pass, each with a separate replay,
-weights, optimiser and random stream. Every few updates the whole state of the stack goes into its *vault*, in one
-version, and then the weights of each policy into its publication, in this order: no actor ever sees a version that a
-restarted learner could not continue from. The learner does not know who writes the replay or who subscribes.
+weights, optimiser and random stream. Every few updates the learner writes the whole state of the stack into its
+*vault*, as one version, and after that the weights of each policy into its publication. So no actor ever gets a version
+from which a restarted learner could not continue. The learner does not depend on the writers of the replay or on the
+subscribers.
 
-Where rows are read once, every update is saved, and only then are its rows given back to the writers: vault, release,
-publication. If the learner dies before the vault is written, the update is repeated from rows that are still there. If
-it dies after that, the restarted learner finds the cursor in the vault and gives back the rows that were not given back
-yet. Either way each row has been used once by the state that survives.
+If rows are read once, every update is saved before its rows are released to the writers. The order is vault, release,
+publication. If the learner dies before the vault is written, the update is repeated from the same rows. If it dies
+after that, the restarted learner finds the cursor in the vault and completes the release. In both cases the surviving
+state has used each row once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _METRICS_EVERY = 10  # updates between two reports of metrics
 
 
 class RowReader(Protocol):
-    """Where batches come from."""
+    """The source of batches."""
 
     @property
     def state_words(self) -> int:
@@ -54,7 +55,7 @@ class RowReader(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the rows that were taken back to the writers."""
+        """Release the rows that were taken, so that writers may overwrite them."""
         ...
 
     def update(self, batch: Any, priority: npt.NDArray[np.float32], /) -> None:
@@ -62,7 +63,7 @@ class RowReader(Protocol):
         ...
 
     def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
-        """Look at no row from the given ones on, one for each lane."""
+        """Ignore all rows from the given row numbers on, one number for each lane."""
         ...
 
     def ready(self) -> int:
@@ -70,7 +71,7 @@ class RowReader(Protocol):
         ...
 
     def forget(self, open: bool = False, /) -> None:
-        """Never again draw a row that has been written so far; ``open``: nor the next one of each lane."""
+        """Never again draw a row that has been written so far. ``open``: this includes the next row of each lane."""
         ...
 
     def save_priorities(self, values: npt.NDArray[np.float32], /) -> None:
@@ -95,7 +96,7 @@ class RowReader(Protocol):
 
 
 class PolicySink(Protocol):
-    """Where versions go."""
+    """The target of versions."""
 
     @property
     def announced(self) -> int:
@@ -116,18 +117,18 @@ class StackMember:
     """Returns the number of steps that its agents have done."""
     publisher: PolicySink
     aside: PolicySink | None
-    """Where it copies the policies of phases after which an evaluation is due; None if there are none."""
+    """Publication for the copies of policies that are to be evaluated; None without evaluations of phases."""
     batch: Any
-    """The reader's batch, whose arrays are this policy's part of the stacked one."""
+    """The reader's batch, whose arrays are this policy's part of the stacked batch."""
     stage: int = 0
     """Index of the stage that was entered last."""
     awaits: int = 0
-    """While it rests: the number of rows with which the rest ends. It rests after its replay was cleared, and while the
-    replay has fewer transitions than a batch, since episodes ended or broke off. 0: it does not rest."""
+    """While the policy rests: the number of rows at which the rest ends. A policy rests after its replay was cleared,
+    and while its replay has fewer transitions than a batch because episodes ended or broke off. 0: it does not rest."""
     waived: int = 0
-    """Updates that became due while it rested, and are skipped."""
+    """Number of updates that became due while the policy rested, and are skipped."""
     step: int = 0
-    """Its number of steps at the newest version."""
+    """Number of the policy's steps at its newest version."""
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -140,7 +141,7 @@ class StackMember:
 
 
 def vault_header(policies: int, sizes: Sizes, reader_words: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the header of a stack's vault, which it has beside the flat states: shape and dtype by name."""
+    """Return the header of a stack's vault, which precedes the flat states: shape and dtype by name."""
     return {
         "counters": ((policies, sizes.counters), "int64"),
         "random": ((policies, max(sizes.random, 1)), "uint8"),
@@ -193,14 +194,14 @@ class Learner:
         settings: how the algorithm reads the replay.
         batch: the stacked arrays that the members' batches are parts of.
         publish_every: updates between versions; always 1 if rows are read once.
-        progress: how far the policies are, and what is due.
-        board: where it shows updates, versions, stages and metrics.
+        progress: the progress of the policies, and which updates are due.
+        board: the board to which the learner writes updates, versions, stages and metrics.
         league: in self-play, the player's league.
         streams: the global random streams of an algorithm that may draw from them.
-        times: where it adds the time that batches, updates and publishing take.
-        scheduled: settings that may change over time, and are shown with the metrics.
-        record: with periods, what its phases look at.
-        version: the version that it was restored from; 0: none.
+        times: the sums to which it adds the time of batches, updates and publishing.
+        scheduled: settings that may change during the run, and are shown with the metrics.
+        record: with periods, the rows that its phases read.
+        version: the version from which it was restored; 0: none.
     """
 
     def __init__(
@@ -240,13 +241,13 @@ class Learner:
         self._hand_out()
 
     def end(self) -> None:
-        """Save and publish the last state. With periods the last phase did that."""
+        """Save and publish the last state. With periods the last phase has already done so."""
         if self._record is None:
             self.publish()
 
     @property
     def phases(self) -> int:
-        """With periods: the number of phases that are done, by the version that was saved last."""
+        """With periods: the number of completed phases, derived from the version that was saved last."""
         return self._version - 1
 
     def play_phase(self, pulse: Pulse | None = None) -> None:
@@ -269,7 +270,7 @@ class Learner:
                 pulse.beat()
 
     def update(self, due: Sequence[bool] | None = None) -> None:
-        """Do one update of the policies that are due (None: of all). The others do not change, bit for bit."""
+        """Do one update of the policies that are due (None: all policies). The others do not change, bit for bit."""
         due = [True] * len(self.members) if due is None else due
         if self.streams is not None:
             self.streams.enter()
@@ -287,7 +288,7 @@ class Learner:
             if is_due and (self.once or updates[i] % _METRICS_EVERY == 0):
                 self._report(i, update)
         if self._has_stages and self._settings.stages.by == "updates":
-            self.enter_stages()  # before the next update, which may already belong to the next stage
+            self.enter_stages()  # done before the next update, because that may already belong to the next stage
 
     def publish(self) -> None:
         """Save the present state and publish its weights, even if no update is due."""
@@ -315,10 +316,10 @@ class Learner:
         return None if self._record is None else self._version + 1
 
     def _hand_out(self) -> None:
-        """Give rows back to the writers and publish the weights of the version in the vault, in this order.
+        """Release rows to the writers, then publish the weights of the version in the vault.
 
-        A restarted learner repeats this, since it may have died between these operations. It does not publish a version
-        that is announced already: the next slot in turn may hold a version that is still needed.
+        A restarted learner repeats this, because the previous process may have died between these operations. It does
+        not publish a version again that is already announced: the next slot may hold a version that is still needed.
         """
         if self.once:
             for member in self.members:
@@ -335,7 +336,7 @@ class Learner:
             self._learned.phases[self.policies] = self.phases
 
     def _copy_aside(self, weights: npt.NDArray[np.float32], evaluation: int) -> None:
-        """Copy the policies aside if an evaluation of them is due, the last of so many."""
+        """Publish copies of the policies if an evaluation is due. ``evaluation``: number of the newest one that is."""
         for i, member in enumerate(self.members):
             if member.aside is not None and member.aside.announced < evaluation:
                 header = self.algorithm.header(member.step, i)
@@ -368,14 +369,16 @@ class Learner:
         }
 
     def was_published_at(self, steps: Sequence[int]) -> None:
-        """Set the steps at which the newest version was published, by policy. It is older than the restored state."""
+        """Set the steps at which the newest version was published, by policy; they may be lower than those of the
+        state."""
         for member, step in zip(self.members, steps, strict=True):
             member.step = step
 
     # One update
 
     def _update(self, due: Sequence[bool]) -> tuple[list[bool], Update | None]:
-        """Update the policies that are due and have enough rows; the others of them rest. Returns who took part."""
+        """Update the policies that are due and have enough rows; due policies without enough rows rest. Returns the
+        updated ones."""
         settings, members, times, began = self._settings, self.members, self._times, monotonic()
         steps, updates = [member.steps() for member in members], self.algorithm.counters[:, 0].tolist()
         due = list(due)
@@ -414,7 +417,7 @@ class Learner:
         model = due.index(True)
         others = [i for i, is_due in enumerate(due) if not is_due]
         for array in batch.arrays():
-            array[others] = array[model]  # any valid rows: a device may keep what it was given last
+            array[others] = array[model]  # fill the batch with any valid rows: a device may still hold older arrays
         algorithm.save()
         parts: list[npt.NDArray[Any]] = [algorithm.state, algorithm.counters, algorithm.random]
         kept = [part[others] for part in parts]
@@ -428,7 +431,7 @@ class Learner:
     # Stages, and the league
 
     def enter_stages(self) -> None:
-        """Enter the stages that have been reached, and publish them, update or not; review the league."""
+        """Enter the stages that have been reached, and publish them even without an update; review the league."""
         if self._league is not None and self._league.due(steps := self.members[0].steps()):
             self._league.review(steps, self.algorithm.weights()[0])
         stages, members = self._settings.stages, self.members
@@ -447,23 +450,24 @@ class Learner:
                         self._record.clear(i, self.phases, member.reader)
                     member.awaits = max(-(-self._settings.min_rows // self._settings.stride), self._settings.batch_size)
                 member.stage = max(member.stage, stage)
-            self._publish_stages()  # before the board shows it: a learner that dies before this clears the replay again
+            # before the board shows it: if the learner dies earlier, the restarted one clears the replay again
+            self._publish_stages()
             self._show_stages()
         elif any(member.awaits for member in members):
             self._end_rests()
 
     def _end_rests(self) -> None:
-        """End the rest of policies whose replays have enough rows again."""
+        """End the rest of each policy whose replay has enough rows again."""
         members = self.members
         ready = [not member.awaits or member.reader.ready() >= member.awaits for member in members]
-        # Policies in step continue together, so that they share a pass again.
+        # Policies in step continue at the same time, so that they share a pass again.
         together = [all(ready[i] for i in group) for group in self.progress.in_step()]
         over = [i for i, member in enumerate(members) if member.awaits and together[i]]
         for i in over:
             members[i].waived += max(0, self.progress.owed(i))
             members[i].awaits = 0
         if over:
-            self._publish_stages()  # a restarted learner neither rests again nor waives more
+            self._publish_stages()  # so that a restarted learner neither rests again nor skips more updates
             self._show_stages()
 
     def _publish_stages(self) -> None:
@@ -471,7 +475,7 @@ class Learner:
         if self._record is None:
             self.publish()
 
-    # What it shows on the board
+    # The learner's part of the board
 
     def _show(self) -> None:
         """Write the updates of each policy and its steps at the newest version to the board."""

@@ -1,8 +1,8 @@
 """Resume a run with other processes, worlds or pace: the settings that may change, and the checkpoint adapted to them.
 
-Steps and updates before the change count as settled, and the new pace holds from there. If the actors or their worlds
-change, the rows in a checkpoint (``keep_replay``) count as lost: even if the number of lanes is the same, an actor's
-share of the steps would be measured by rows of other actors. Results of a league survive.
+The new pace applies only to steps and updates after the change. If the number of actors or of their worlds changes, the
+rows in a checkpoint (``keep_replay``) are discarded and count as lost. Even with the same number of lanes, an actor's
+share of the steps would otherwise be measured by rows of other actors. Results of a league are kept.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def moved(checkpoint: Checkpoint, roster: Roster, before: Settings, now: Setting
     agents, dropped = dict(checkpoint.agents), notes.setdefault("dropped", {})
     for i, policy in enumerate(roster.policies):
         if policy.name not in agents:
-            continue  # ``fill`` says so
+            continue  # ``fill`` reports it
         spec, held = roster.replay_spec(i), agents[policy.name]
-        if not policy.settings.once:  # ``unused`` counts the others
+        if not policy.settings.once:  # ``unused`` counts the other rows
             dropped[policy.name] = sum(map(stored_rows, checkpoint.replay.get(policy.name, {}).values()))
-        kept = held["reader"][: spec.reader_words - 2 * spec.n_lanes]  # without the positions in the lanes
+        kept = held["reader"][: spec.reader_words - 2 * spec.n_lanes]  # dropped: positions in the lanes
         reader = np.concatenate([kept, np.zeros(2 * spec.n_lanes, np.uint64)])
         agents[policy.name] = {**held, "reader": reader}
     league = dealt_again(checkpoint.league, roster.actors) if checkpoint.league else {}

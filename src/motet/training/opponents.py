@@ -1,7 +1,8 @@
 """Versus: two-player worlds in which the league plays one side. For the actor they are worlds with one agent.
 
 It takes the actions of the player and returns the player's observations and rewards, on the side that the player has.
-It reports the results of games to the league. The actor does not know of opponents, so their steps are not recorded.
+It reports the results of games to the league. The actor does not process the opponents' turns, so their steps are not
+recorded.
 The player changes sides after every episode, and the opponent changes after a block of episodes. Rows of games against
 anchors go to separate lanes.
 """
@@ -142,7 +143,7 @@ class Listener(Protocol):
 
 
 class Scripted:
-    """An anchor: one policy for each world, or one for all worlds if it has ``act_many``.
+    """An anchor: one policy for each world, or a single policy for all worlds if it has ``act_many``.
 
     Args:
         make: makes the policy.
@@ -160,11 +161,11 @@ class Scripted:
         self._all: Callable[[Any], Any] | None = getattr(first, "act_many", None)
         if self._all is not None:
             with self._streams[_ALL].begun(MADE):
-                first.reset(MADE)  # once: it has no games
+                first.reset(MADE)  # reset once, because it plays all worlds together
 
     @property
     def remembers(self) -> bool:
-        """Whether it may have a state, which a checkpoint cannot contain."""
+        """Whether the anchor may have a state, which a checkpoint cannot contain."""
         return self._all is None
 
     def begin(self, world: int, seed: int) -> None:
@@ -203,7 +204,7 @@ class Scripted:
 
 
 class LearnedOpponent:
-    """An opponent that has learned. It acts without exploration, and may draw from a random stream."""
+    """An opponent with learned weights. It acts without exploration, and may draw from a random stream."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
@@ -307,7 +308,7 @@ class Versus:
         block: episodes against one opponent.
         by_total: whether the total reward of a game decides who wins; otherwise only the reward at its end does.
         margin: difference in reward above which a game is won.
-        apart: whether games against anchors have separate lanes: the first of two for each world.
+        apart: whether games against anchors have separate lanes: of two lanes for each world, the first one.
     """
 
     def __init__(
@@ -335,11 +336,12 @@ class Versus:
         self._begun = np.zeros(self.size, np.int64)  # episodes begun, by world
         self._side = np.zeros(self.size, np.int64)  # the side of the player, by world
         self._met = np.zeros(self.size, np.int64)  # the number of the opponent, by world
-        self._segments = 0  # segments that opponents began within a game
-        self._ahead = np.zeros(self.size)  # the player's reward minus the opponent's, as far as it decides the game
+        self._segments = 0  # number of segments that opponents have begun within a game
+        self._ahead = np.zeros(self.size)  # the part of the player's reward minus the opponent's that decides the game
         for number in self._known:
             self._begin_anew(number)
-        self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []  # and where they are the player's
+        # the turns of all agents, and where each of them is the player's
+        self._turns: list[tuple[Turn, npt.NDArray[np.bool_]]] = []
 
     @property
     def over(self) -> list[int]:
@@ -387,7 +389,7 @@ class Versus:
         opponent = self._known[number]
         if isinstance(opponent, LearnedOpponent):
             opponent.join(self.size)
-            purpose = 1 if number >= NEWEST else 3  # parts of a seed are not negative, the numbers of anchors are
+            purpose = 1 if number >= NEWEST else 3  # parts of a seed must not be negative, but numbers of anchors are
             opponent.behaviour.begin(self._seed_of(purpose, int(self._begun.sum()), abs(number)))
 
     def turns(self) -> list[Turn]:

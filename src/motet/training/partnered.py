@@ -1,8 +1,8 @@
 """PartneredWorlds: worlds in which partners act. For the actor they are worlds without the partners' agents.
 
-It takes the actions of the learning agents and returns their turns and endings. It asks the partners itself, so their
-steps are not recorded, and nothing is published for them. Actors and evaluations use the same class. Partners are asked
-before the learners' policies act and awaited after that, so that isolated ones compute in the meantime.
+The class takes the actions of the learning agents and returns their turns and endings. It asks the partners itself, so
+their steps are not recorded, and nothing is published for them. Actors and evaluations use the same class. Partners are
+asked before the learners' policies act, and awaited afterwards, so that isolated partners compute in the meantime.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class PartneredWorlds:
         self.can_save = worlds.can_save and all(partner.can_save for partner in acting)
         self.returns = np.zeros((self.size, agents))
         """``[worlds, agents]``: return of each partner's agent in the present episode."""
-        self._total = np.zeros((self.size, agents))  # of the present segment
+        self._total = np.zeros((self.size, agents))  # sums of the current segment
         self._steps = np.zeros((self.size, agents), np.int64)
-        self._segments = np.zeros((self.size, agents), np.int64)  # segments that ended in the present episode
-        self._seeds = np.zeros(self.size, np.int64)  # of the present episodes
+        self._segments = np.zeros((self.size, agents), np.int64)  # number of segments that ended in the current episode
+        self._seeds = np.zeros(self.size, np.int64)  # seeds of the current episodes
         self._turns: Sequence[Turn] = ()
         self._asked: dict[int, list[Turn]] = {}
         self.finished = deque[FinishedEpisode]()
@@ -185,7 +185,7 @@ class PartneredWorlds:
         return chosen
 
     def _break_off(self, failed: set[int], endings: Sequence[Ending]) -> list[Ending]:
-        """Break off the episodes in which a partner failed: they have no end, and their worlds wait for a reset."""
+        """Break off the episodes in which a partner failed. They have no end, and their worlds wait for a reset."""
         for world in sorted(failed):
             if world not in self.over:
                 self.over.append(world)

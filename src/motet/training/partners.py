@@ -1,7 +1,7 @@
 """Partners of a run: given policies that act for some agents, in all worlds of an actor, and never learn.
 
-:func:`fixed_policies` makes them from what the user gave. In an actor each becomes an :class:`ActingPartner`: one
-policy for all worlds if it can act on a batch, else one copy for each world.
+:func:`fixed_policies` makes them from the user's arguments. In an actor each becomes an :class:`ActingPartner`: one
+policy for all worlds if it can act on a batch, otherwise one copy for each world.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ Actions = Nest
 
 @dataclass(frozen=True)
 class FixedPolicy:
-    """A policy that is given and does not learn: its partner, and the agents that act by it."""
+    """A given policy that does not learn: its partner, and the agents that act by it."""
 
     name: str
     """Name in tables."""
     agents: tuple[int, ...]
-    """Indices of its agents in the roster. Several only if it decides for all of them at once."""
+    """Indices of its agents in the roster; several only if the policy decides for all of them at once."""
     seats: Seats
     entry: Portable
-    """Its :class:`~motet.policies.entries.Entry`."""
+    """The :class:`~motet.policies.entries.Entry` of the policy."""
     partner: Portable
     """The :class:`~motet.policies.partner.Partner`, in the form that ``config.json`` holds."""
 
@@ -77,7 +77,7 @@ class FixedPolicy:
 def fixed_policies(
     given: Mapping[str, Partner], world: World, factory: Callable[[], Any], masked: Collection[int]
 ) -> tuple[FixedPolicy, ...]:
-    """Make the fixed policies of a run, and check them: those that are not isolated are made once, here.
+    """Make the fixed policies of a run. Policies that are not isolated are created once here, as a check.
 
     Args:
         given: the partners, by agent.
@@ -133,7 +133,7 @@ class ActingPartner(Protocol):
 
     can_save: bool
     failed: set[int]
-    """Worlds in which it failed since the last question. Their episodes break off."""
+    """Worlds in which the partner failed since the last question. Their episodes break off."""
 
     def begin(self, worlds: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of these worlds."""
@@ -177,7 +177,7 @@ class WholeBatch:
         self._ask, self._check = asker(policy.act_many, "masks"), action_checker(space)
         self._mask_form = mask_form(space)
         try:
-            policy.reset(seed)  # once: it has no episodes
+            policy.reset(seed)  # reset once, because it acts in all worlds together
         except BaseException as error:
             if pressed_by_user(error):
                 raise
@@ -189,7 +189,7 @@ class WholeBatch:
             self._carried.begin(np.array(worlds))
 
     def ask(self, turns: Sequence[Turn]) -> None:
-        """Keep the turn: it is played when the answer is awaited."""
+        """Keep the turn. The policy is called when the answer is awaited."""
         (self._turn,) = turns
 
     def answer(self) -> list[Actions]:
@@ -224,7 +224,7 @@ class WholeBatch:
         return stack_nests(actions)
 
     def close(self) -> None:
-        """Do nothing: it has no processes."""
+        """Do nothing: this partner has no processes."""
 
     def get_state(self) -> Any:
         """Return the frames and the memory of a run, and its random streams or those of the policy."""
@@ -244,7 +244,8 @@ class WholeBatch:
 
 
 class WorldByWorld:
-    """A partner with one copy in each world. An isolated one that fails breaks off its episode and is replaced."""
+    """A partner with one copy in each world. If an isolated copy fails, its episode breaks off and the copy is
+    replaced."""
 
     def __init__(
         self,
@@ -266,7 +267,7 @@ class WorldByWorld:
         )
 
     def begin(self, worlds: Sequence[int], seeds: Sequence[int]) -> None:
-        """Begin an episode in each of these worlds. All copies are asked to reset before one is awaited."""
+        """Begin an episode in each of these worlds. All copies are asked to reset before any of them is awaited."""
         for world, seed in zip(worlds, seeds, strict=True):
             self._players[world].ask_reset(seed)
         for world, seed in zip(worlds, seeds, strict=True):
@@ -381,10 +382,10 @@ def acting_partner(
 
 
 def host_partners(partners: Sequence[FixedPolicy], hide: Callable[[], None]) -> None:
-    """Let this child process start the processes of isolated partners. Call it first in the child.
+    """Let this child process start the processes of isolated partners. Call this first in the child.
 
-    They are forked from a copy of this process, which is fast. ``hide`` leaves the shared memory of the run out of it.
-    With a sandbox they are forked from a fresh process instead, which also has no copy of the roster.
+    The processes are forked from a copy of this process, which is fast. ``hide`` leaves the run's shared memory out of
+    the copy. With a sandbox they are forked from a new process instead, which also has no copy of the roster.
     """
     isolated = [fixed for fixed in partners if fixed.entry.value.isolate]
     if not isolated:

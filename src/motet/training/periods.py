@@ -1,11 +1,12 @@
 """Periods: what a reproducible run fixes, so that its result does not depend on timing (see :mod:`motet.pace`).
 
-When an actor ends a period it *records* how many rows each of its lanes has. A phase of learning looks at the rows
-below these numbers and at nothing else: not at rows that are there already, and not at the steps done by now. There are
-two records, by parity, since actors are never more than one period ahead of a phase that has begun.
+When an actor ends a period, it *records* the number of rows in each of its lanes. A phase of learning reads only rows
+with smaller numbers. It ignores later rows, even if they are already written, and it ignores how many steps have been
+done by now. There are two records, for even and odd periods, because actors are never more than one period ahead of a
+phase that has begun.
 
 :class:`Records` is the shared memory of the records, :class:`ActorPeriods` the side of an actor and
-:class:`StackRecord` that of a stack. Which side waits for which is the rule of the pace.
+:class:`StackRecord` that of a stack. The pace defines which side waits for the other.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Records:
     Args:
         roster: the roster of the run.
         replays: the replays of the policies.
-        board: where actors show how many periods they have ended.
+        board: the board, on which actors count the periods that they have ended.
         steps_before: steps of each policy before its replay began.
         segment: a segment with room for :meth:`layout`.
         league: in self-play, where actors write the results of games.
@@ -87,11 +88,11 @@ class Records:
                 record[lane] = words.head, words.finals
         if self._league is not None:
             self._results[period % _PARITIES, actor] = Results.newest(self._league.results[actor])
-        self._board.acted.ring()  # an atomic operation: whoever sees the period counted sees its record too
+        self._board.acted.ring()  # an atomic operation: a process that reads the new count also reads the new record
         self._board.periods[actor] = period + 1
 
     def read(self, policy: int, phase: int) -> Record:
-        """Return the record that a phase looks at. An actor that has finished keeps its last one."""
+        """Return the record that a phase reads. An actor that has finished keeps its last record."""
         roster, record = self._roster, self._of(policy)
         found = np.zeros(record.shape[1:], np.uint64)
         for actor in range(roster.actors):
@@ -100,18 +101,19 @@ class Records:
         return found
 
     def results(self, phase: int) -> list[int]:
-        """Return the number of the last result of each actor that a phase of self-play looks at."""
+        """Return, for each actor, the number of the last result of a game that a phase of self-play reads."""
         return [int(self._results[self._row(actor, phase), actor]) for actor in range(self._roster.actors)]
 
     def _row(self, actor: int, phase: int) -> int:
-        """Return the row of an actor's record that a phase looks at."""
+        """Return the row of an actor's record that a phase reads."""
         last = max(int(self._board.periods[actor]) - 1, 0)
         return min(phase, last) % _PARITIES
 
     @property
     def ended(self) -> int:
-        """Number of periods that every actor has ended. The others do not wait for an actor that has finished."""
-        rounds = self._board.rounds.tolist()  # before the periods, which an actor counts before it finishes
+        """Number of periods that every actor has ended. Actors that have finished all their steps do not count."""
+        # read before the periods, because an actor counts its last period before it finishes
+        rounds = self._board.rounds.tolist()
         periods: list[int] = self._board.periods.tolist()
         return min((p for r, p in zip(rounds, periods, strict=True) if r != FINISHED), default=max(periods))
 
@@ -127,14 +129,14 @@ class Records:
         return self._roster.evaluate_every
 
     def steps(self, policy: int, phase: int) -> int:
-        """Return the steps of a policy since its replay began, as a phase sees them."""
+        """Return the steps of a policy since its replay began, up to the period of a phase."""
         record = self.read(policy, phase)
         return int(record[:, _HEAD].sum() - record[:, _FINALS].sum())
 
     def evaluation_after(self, phase: int) -> int | None:
         """Return the number of the newest evaluation that is due after a phase; None if the phase is the last one.
 
-        It may only be asked while the phase is not published.
+        This may only be called while the phase is not published.
         """
         every, before = self.evaluate_every, self._steps_before
         if not every:
@@ -156,12 +158,12 @@ class ActorPeriods:
     def __init__(self, records: Records, board: Board, roster: Roster, index: int) -> None:
         self._records, self._board, self._pace, self._index = records, board, roster.pace, index
         self.version = GivenVersion()
-        """The version by which it acts in the period that has begun."""
+        """The version by which the actor acts in the period that has begun."""
         self.over = False
-        """Whether it has played all periods of a run that was stopped."""
+        """Whether the actor has played all periods of a run that was stopped."""
 
     def begin(self) -> bool:
-        """Begin the next period if the pace allows it; return whether it does, or there is none."""
+        """Begin the next period if the pace allows it. Return False only if the actor has to wait."""
         board, period = self._board, int(self._board.periods[self._index])
         if not self._pace.may_begin(period, int(board.learned.phases.min())) or board.evaluation_waits:
             return False
@@ -190,16 +192,17 @@ class PhaseReader(Protocol):
     """A reader that can be limited to the rows of a record."""
 
     def limit(self, ends: npt.NDArray[np.uint64], room: int, /) -> None:
-        """Look at no row from the given ones on, one for each lane."""
+        """Ignore all rows from the given row numbers on, one number for each lane."""
         ...
 
     def forget(self, open: bool = False, /) -> None:
-        """Never again look at a row before these; ``open``: nor at the next one of each lane."""
+        """Never again draw a row with a smaller number than these. ``open``: this includes the next row of each
+        lane."""
         ...
 
 
 class StackRecord:
-    """What a phase of a stack looks at: the rows of its policies up to the end of the phase's period.
+    """The rows that a phase of a stack reads: those of its policies up to the end of the phase's period.
 
     Args:
         records: the records of the run.
@@ -214,9 +217,10 @@ class StackRecord:
     ) -> None:
         self._records, self._policies, self._settings, self._pace = records, tuple(policies), settings, pace
         self.priorities = _size_of(spec) if settings.prioritised else 0
-        """Number of priorities of each policy that its vault holds too."""
+        """Number of priorities of each policy, which its vault also holds."""
         self.evaluations: npt.NDArray[np.int64] = np.zeros(2, np.int64)
-        """The number of the newest evaluation that is due after the phase, and how many have been in this session."""
+        """The number of the newest evaluation that is due after the phase, and the number of evaluations in this
+        session."""
         self.cleared: npt.NDArray[np.int64] = np.zeros(len(policies), np.int64)
         """For each policy, the first period after those whose rows were forgotten when its replay was cleared."""
         self._position = {policy: i for i, policy in enumerate(policies)}
@@ -225,7 +229,7 @@ class StackRecord:
 
     @staticmethod
     def header(policies: int, spec: ReplaySpec, prioritised: bool) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the part of a vault's header that holds it, and all priorities: shape and dtype by name."""
+        """Return the fields of a vault's header that hold this record and all priorities: shape and dtype by name."""
         items: dict[str, tuple[tuple[int, ...], str]] = {
             "record": ((policies, spec.n_lanes, 2), "uint64"),
             "evaluations": ((2,), "int64"),
@@ -236,7 +240,7 @@ class StackRecord:
         return items
 
     def at_start(self, steps: int) -> dict[str, npt.NDArray[Any]]:
-        """Return its part of a vault's header for a run that is resumed after this many steps, without rows."""
+        """Return these fields of a vault's header for a run that is resumed after this many steps, without rows."""
         every = self._records.evaluate_every
         found = {**self.saved(), "evaluations": np.array([steps // every if every else 0, 0], np.int64)}
         if self.priorities:
@@ -244,7 +248,7 @@ class StackRecord:
         return found
 
     def turn_to(self, phase: int, readers: Sequence[PhaseReader]) -> None:
-        """Let the readers look at the record of a phase. Every actor must have ended its period."""
+        """Limit the readers to the record of a phase. Every actor must have ended its period."""
         words, due = np.stack([self._records.read(policy, phase) for policy in self._policies]), self.evaluations
         number = self._records.evaluation_after(phase)
         if number is not None and number > due[0]:
@@ -256,7 +260,8 @@ class StackRecord:
                 reader.forget(True)
 
     def clear(self, position: int, phase: int, reader: PhaseReader) -> None:
-        """Forget all rows of a policy that were acted by versions before that of a phase, also those still to come.
+        """Forget all rows of a policy whose actions come from versions before that of a phase, also if they are not
+        written yet.
 
         At the end of a period an agent may have acted, and its row may not be complete.
         """
@@ -264,7 +269,7 @@ class StackRecord:
         self.cleared[position] = self._pace.first_period_after(phase)
 
     def saved(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what the header of a vault contains of it."""
+        """Return the values of this record for the header of a vault."""
         return {"record": self.words, "evaluations": self.evaluations, "cleared": self.cleared}
 
     def restore(self, vault: Mapping[str, Any], readers: Sequence[PhaseReader]) -> None:
@@ -273,12 +278,12 @@ class StackRecord:
         self.limit(readers)
 
     def limit(self, readers: Sequence[PhaseReader]) -> None:
-        """Let the readers look at its rows."""
+        """Limit the readers to the rows of this record."""
         for reader, lanes in zip(readers, self.words, strict=True):
             reader.limit(np.ascontiguousarray(lanes[:, _HEAD]), self._pace.room)
 
     def results(self, phase: int) -> list[int]:
-        """Return the number of the last result of each actor that a phase looks at."""
+        """Return, for each actor, the number of the last result that a phase reads."""
         return self._records.results(phase)
 
     def steps(self) -> list[int]:

@@ -1,6 +1,6 @@
 """Progress of the policies of a run, and what the pace allows next: an update of a stack, or a round of an actor.
 
-Steps are counted by the replay's writers and updates by the learners; there are no other counters. A learner asks
+The writers of the replays count steps, and the learners count updates; there are no other counters. A learner asks
 :class:`StackProgress` before every update. An actor asks :class:`ActorProgress` after every round, about the policies
 that acted in it.
 """
@@ -26,7 +26,7 @@ class StackProgress:
     Args:
         shared: the shared memory of the run.
         stack: index of the stack.
-        record: with periods, the record that its phases look at.
+        record: with periods, the record that its phases read.
     """
 
     def __init__(self, shared: SharedMemory, stack: int, record: StackRecord | None = None) -> None:
@@ -42,23 +42,23 @@ class StackProgress:
         self.warm_up = rows + self.lanes * (settings.reads_ahead + settings.stride - 1) + settings.n_frames
         """Steps before the first update: enough rows for a batch for any distribution of rows over lanes.
 
-        The newest rows of a lane cannot be sampled, since the rest of their n-step return or sequence is not there yet.
+        The newest rows of a lane cannot be sampled, because their n-step return or sequence is not complete yet.
         """
         self._pace, self._shared, self._learned = roster.pace, shared, shared.board.learned
         first, last = self.policies[0], self.policies[-1]
         is_range = self.policies == tuple(range(first, last + 1))
-        self._rows: Any = slice(first, last + 1) if is_range else list(self.policies)  # rows of the board
+        self._rows: Any = slice(first, last + 1) if is_range else list(self.policies)  # indices of rows of the board
         self._steps = shared.step_counter(self.policies) if record is None else record.steps
         self._batches = shared.batches if record is None else record.batches
         self._steps_of = {policy: shared.step_counter([policy]) for policy in self.policies}
         self._nothing = [False] * len(self.policies)
-        self._idle_until = 0  # as long as no policy has this many steps, nothing is due
+        self._idle_until = 0  # while no policy has this many steps, no update is due
 
     def due(self) -> list[bool]:
         """Return for each policy whether it takes part in an update now. All False: no update is due.
 
-        Policies that have enough rows wait for each other, so that they share one pass. A policy that is ahead of the
-        others does not wait for long (:meth:`Pace.patience`). The others do not wait for a policy without enough rows.
+        Policies that have enough rows wait for each other, so that they share one pass. The wait of a policy that is
+        ahead is limited (:meth:`Pace.patience`). Policies do not wait for a policy without enough rows.
         """
         pace, warm_up = self._pace, self.warm_up
         if self.once:
@@ -69,7 +69,7 @@ class StackProgress:
         counts = self._counted(steps)
         learned, rows, before = self._learned, self._rows, self._shared.updates_before
         columns = (column[rows].tolist() for column in (learned.resting, learned.updates, learned.waived))
-        # Updates done or waived; None: it rests.
+        # Updates done or skipped; None: the policy rests.
         done = [
             None if resting else updates + waived - before[policy]
             for policy, resting, updates, waived in zip(self.policies, *columns, strict=True)
@@ -81,7 +81,7 @@ class StackProgress:
                 one is not None and pace.may_learn(one, count, warm_up) for one, count in zip(done, counts, strict=True)
             ]
         if not any(found):
-            # The number of updates never decreases, so this stays true; but a rest may end at any time.
+            # The number of updates never decreases, so this stays true. But a rest may end at any time.
             self._idle_until = min(0 if one is None else pace.first_due(one, warm_up) for one in set(done))
             return found
         enough = [one is not None and count > warm_up for one, count in zip(done, counts, strict=True)]
@@ -121,7 +121,7 @@ class StackProgress:
         return due - self._done(self.policies[position])
 
     def settle(self) -> None:
-        """Count the updates that are due as done, neither more nor less: the pace continues from here."""
+        """Count exactly the updates that are due as done, so that the pace continues from here."""
         for i, policy in enumerate(self.policies):
             self._shared.updates_before[policy] -= self.owed(i)
 
@@ -133,7 +133,8 @@ class StackProgress:
         return all(self.rests(policy) or self.owed(i) <= enough for i, policy in enumerate(self.policies))
 
     def in_step(self) -> list[list[int]]:
-        """Return for each policy the positions in the stack of the policies in step with it, including itself.
+        """For each policy, return the positions in the stack of all policies that are in step with it, including
+        itself.
 
         Policies whose agents act in turns differ by one step in each lane. They still count as in step.
         """
@@ -167,8 +168,8 @@ class StackProgress:
 class ActorProgress:
     """Whether the pace lets an actor continue.
 
-    Only new rows of a policy can make an actor wait, so only the policies that acted and those near their limit are
-    checked. The cost does not grow with the number of other policies.
+    Only new rows of a policy can make an actor wait. So only the policies that acted, and those near their limit, are
+    checked. The cost does not depend on the number of other policies.
 
     Args:
         stacks: all stacks of the run.
@@ -176,7 +177,7 @@ class ActorProgress:
 
     def __init__(self, stacks: Sequence[StackProgress]) -> None:
         self._stack_of = {policy: stack for stack in stacks for policy in stack.policies}
-        self._near = set(self._stack_of)  # policies whose limit may be reached without another step of theirs
+        self._near = set(self._stack_of)  # policies whose limit may be reached although they make no further step
 
     def may_act(self, acted: Iterable[int] = ()) -> bool:
         """Whether one more round is allowed, after a round in which these policies acted."""

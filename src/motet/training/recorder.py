@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "Result", "fill", "unused"]
 
-_TRIES = 3  # attempts to copy rows that are read once together with the state that they belong to
+_TRIES = 3  # number of attempts to copy rows that are read once together with the matching state
 _FIRST_S, _EVERY_S = 60.0, 300.0  # seconds until the first checkpoint by time, and between the later ones
-_REST = 50  # minimum pause after a checkpoint before the next one by time, as a multiple of its duration
+_REST = 50  # minimum pause between two checkpoints by time, as a multiple of the duration of a checkpoint
 
 _EPISODES_S = 0.05  # seconds between two readings of the actors' finished episodes
 _ENDLESS = 100_000  # steps without the end of an episode before a warning
 
 _LATE = (
     "for the first time after many episodes without it. Those episodes shared its generator with other worlds and "
-    "policies, so they were not functions of their seeds. From now on each copy of the world has a stream"
+    "policies, so they did not depend on their seeds alone. From now on each copy of the world has its own stream"
 )
 _ODD = "observations or rewards may be NaN or huge (motet.testing.check_world finds out), or the learning rate too high"
 
@@ -73,12 +73,12 @@ class Result:
     agents: dict[str, dict[str, Any]] = field(repr=False)
     """Contents of the checkpoint by agent: flat ``state``, ``counters``, ``random``."""
     interrupted: bool = False
-    """Whether Ctrl-C or SIGTERM stopped it."""
+    """Whether Ctrl-C or SIGTERM stopped the run."""
     fell_back: str = ""
     """Why the run fell back to the serial engine; empty if it did not."""
     late_draws: str = ""
-    """The world's late draws from global random generators, in words; empty if there were none. Before them, episodes
-    were not functions of their seeds."""
+    """Human-readable list of late draws from global random generators; empty if there were none. Episodes before these
+    draws did not depend on their seeds alone."""
     began: int = 0
     """Steps that had been done when the run was started or resumed."""
     roster: Roster | None = field(default=None, repr=False, compare=False)
@@ -135,15 +135,15 @@ class Recorder:
         if serial is None:
             self._pulse.start(os.getpid())
         self._began = self._steps()
-        self._ends, self._ended_at = 0, self._began  # ended episodes, and the step at which their number last grew
+        self._ends, self._ended_at = 0, self._began  # number of ended episodes, and the step at which it last increased
         self._said_endless = False
         self._late = shared.board.late_draws()
-        self._odd: set[str] = set()  # agents that diverged, and of which the user has been told
-        self._failures: dict[str, int] = {}  # of partners, as far as the user has been told
+        self._odd: set[str] = set()  # agents whose divergence has been reported to the user
+        self._failures: dict[str, int] = {}  # failures of partners that have been reported to the user
         self._started = self._shown = self._read_episodes = time.monotonic()
         every = settings.checkpoint_every or max(1, settings.step_limit // 10)
         self._every, self._next = every, self._began // every * every + every
-        # With its replay, a checkpoint of the serial engine is large and exact, so only steps trigger it.
+        # With keep_replay, checkpoints of the serial engine are large and exact, so only steps trigger them.
         by_clock = settings.checkpoint_every is None and not (serial is not None and settings.keep_replay)
         self._saved, self._due = self._began, self._started + _FIRST_S if by_clock else math.inf
         self._vaults = [vault.subscriber() for vault in shared.vaults]
@@ -168,7 +168,7 @@ class Recorder:
         if time.monotonic() - self._read_episodes >= _EPISODES_S:
             self._write_episodes()
         if self._directory is not None:
-            # A learner on another node may have died just now. The next tick tries again.
+            # A learner on another node may have just died. The next call tries again.
             with contextlib.suppress(NotReadyError):
                 self._save_if_due(self._directory)
         if time.monotonic() - self._shown >= self._settings.metrics_every_s:
@@ -184,7 +184,7 @@ class Recorder:
     def _save_if_due(self, directory: RunDirectory) -> None:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
-        if (by_steps or by_clock) and not self._is_done():  # close() writes the last one
+        if (by_steps or by_clock) and not self._is_done():  # close() writes the last checkpoint
             with self._writing():
                 directory.save(self.checkpoint(steps))
             self._saved = steps
@@ -234,7 +234,7 @@ class Recorder:
         return snapshot
 
     def _tell_failures(self, snapshot: Snapshot) -> None:
-        """Tell the user how often isolated partners have failed, whenever the number has grown."""
+        """Report the number of failures of isolated partners whenever it has increased."""
         for row in snapshot.partners:
             if row.failures > self._failures.get(row.name, 0):
                 self._failures[row.name] = row.failures
@@ -245,7 +245,7 @@ class Recorder:
                 )
 
     def _note_late_draws(self) -> str:
-        """Return the world's late draws in words. Write new ones to ``config.json`` and tell the user."""
+        """Return the world's late draws as text. Write new ones to ``config.json`` and report them to the user."""
         late = self._shared.board.late_draws()
         if not late:
             return ""
@@ -338,7 +338,7 @@ class Recorder:
         return found
 
     def _rows(self, stack: int, held: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
-        """Copy the lanes of a stack after its state; None if rows that this state has not used were overwritten.
+        """Copy the lanes of a stack after its state; None if rows that the state has not used yet were overwritten.
 
         Rows that are read once must match the state. The learner and the writers may continue during the copy.
         """
@@ -363,7 +363,7 @@ class Recorder:
         return result
 
     def save_last(self) -> Checkpoint:
-        """Write the last checkpoint, if that has not been done, and return it."""
+        """Write the last checkpoint if it has not been written yet, and return it."""
         if self._final is None:
             self._write_episodes(everything=True)
             steps = self._steps()
@@ -436,8 +436,8 @@ def fill(
                 shared.steps_before[p], shared.updates_before[p] = map(int, held[i].get("before", (0, 0)))
                 _check_cursors(policy, replay.spec, held[i], shared.updates_before[p])
             else:
-                readers[i, -2 * replay.spec.n_lanes :] = 0  # floors and cursors refer to rows that are gone
-                stages[i, 1:] = 0  # the pace starts again
+                readers[i, -2 * replay.spec.n_lanes :] = 0  # floors and cursors refer to rows that no longer exist
+                stages[i, 1:] = 0  # the pace starts at zero again
                 shared.steps_before[p] = int(held[i]["steps"])
                 shared.updates_before[p] = int(held[i]["counters"][0])
                 lost = unused(policy, replay.spec, checkpoint) + checkpoint.notes.get("dropped", {}).get(policy.name, 0)
@@ -466,7 +466,8 @@ def fill(
 
 
 def _count_ended(shared: SharedMemory, ended: Sequence[Sequence[int]]) -> None:
-    """Count the episodes that had ended at a checkpoint. In other worlds than before, deal out those that are left."""
+    """Count the episodes that had ended at a checkpoint. If the number of worlds has changed, divide the remaining
+    episodes among them again."""
     roster, counts = shared.roster, np.array(ended, np.uint64)
     total = int(counts.sum())
     if roster.episodes is not None:

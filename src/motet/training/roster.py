@@ -1,9 +1,9 @@
 """Roster: the participants of a run: agents, their policies, how policies are grouped for learning, and the pace.
 
-A learned *policy* has a name, an algorithm, a device, settings of its publication, and the agents that act by it. There
-is one replay, one publication, one learner, one set of metrics and one part of a checkpoint for each of them. Each
-agent has a separate policy with the agent's name. In self-play there is one policy, the player, for both sides. A
-*partner* is a given policy, which only acts: it has none of these.
+A learned *policy* has a name, an algorithm, a device, settings of its publication, and the agents that act by it. Each
+of these policies has one replay, one publication, one learner, one set of metrics and one part of a checkpoint. By
+default each agent has a separate policy with the agent's name. In self-play there is one policy, the player, for both
+sides. A *partner* is a given policy that only acts, so it has no replay, publication or learner.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ __all__ = [
 ]
 
 
-_UPDATES, _RATIO, _STACK = 8, 0.25, 8  # in reproducible runs: per period, per step by default, policies in a stack
+# in reproducible runs: updates per period, default updates per step, maximum number of policies in a stack
+_UPDATES, _RATIO, _STACK = 8, 0.25, 8
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class LearnedPolicy:
     masked: bool = False
     """Whether its agents have action masks."""
     device: str = "cpu"
-    """Device on which it is learned; while the roster is made, the setting that says so."""
+    """Device on which the policy is learned; while the roster is made, the value of the setting."""
     slots: int = 2
     """Number of slots of its publication: 1 or 2."""
     publish_every: int = 10
@@ -94,9 +95,9 @@ class LearnedPolicy:
     partitions: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
     """The partitions of its replay, with the share of a batch that comes from each."""
     start: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
-    """The row of a learner from which it starts; None: a fresh one."""
+    """The state with which the learner starts, from another run; None: a new one."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """The settings that were given for it alone (:class:`AgentSettings`)."""
+    """The settings that were given for this agent (:class:`AgentSettings`)."""
     lanes_per_world: int = 1
     """Lanes for each world in each partition: one for each agent of the policy whose steps are recorded. In self-play
     that is one of the two agents, since the league plays the other side."""
@@ -135,17 +136,17 @@ class Roster:
     self_play: SelfPlay | None = None
     """The league and its anchors if one policy learns to play both sides; None without self-play."""
     episodes: int | None = None
-    """Episodes of the run, which are dealt to the worlds; None: no limit."""
+    """Number of episodes of the run, which are divided among the worlds; None: no limit."""
     partners: tuple[FixedPolicy, ...] = ()
-    """The policies that are given, and only act."""
+    """The partners: given policies that only act."""
     replay_directory: str | None = None
     """Folder of the file that holds the replays; None if they are in memory."""
     win_rule: WinRule | None = None
-    """How a two-player world says that a game is won; None if it does not."""
+    """The rule by which a two-player world decides who wins; None: it declares none."""
     staged: tuple[int, ...] = ()
-    """The policies of whose stages worlds are told the least advanced one."""
+    """The policies whose stages count for worlds: they get the least advanced of these stages."""
     evaluate_every: int = 0
-    """With periods: steps between two evaluations of the policies of phases; 0: there are none."""
+    """With periods: number of steps between two evaluations; 0: no evaluations."""
 
     @property
     def masked(self) -> list[bool]:
@@ -189,13 +190,16 @@ class Roster:
         spec, lanes = self.policies[policy], self.lanes(policy)
         settings = spec.settings
         extra = {name: Field(item.shape, item.dtype, item.next) for name, item in settings.extra.items()}
-        # Up to every second row is the last one of an episode: no transition starts there, and none has a priority.
+        # Up to half of all rows may be the last one of an episode, at which no transition starts and which has no
+        # priority.
         starts = settings.batch_size * (max(2, settings.stride) if settings.prioritised else 1)
         least = starts + lanes * (settings.reads_ahead + settings.stride + settings.n_frames + self.pace.room)
         if settings.once:
-            # A single lane may have to hold all unread rows, if the other actors are done or dead. With this capacity
-            # actors always wait for the pace, where they show a heartbeat, and never for room in a lane.
-            # With periods that is an unfinished batch, the period that is learned from and the one that is played.
+            # If the other actors are done or dead, a single lane may have to hold all unread rows. With this capacity
+            # actors
+            # always wait for the pace, during which they send heartbeats, and never for room in a lane.
+            # With periods, a lane must hold an unfinished batch, the period that is learned from and the one that
+            # is played.
             waiting = math.ceil(self.pace.slack_once + 2) * settings.batch_size
             played = 2 * self.pace.rows_of_period
             least = lanes * ((waiting + 1) * settings.length + settings.n_frames + 2 + played)
@@ -223,8 +227,8 @@ def dealt(episodes: int, actors: int, worlds: int) -> list[list[int]]:
 def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None = None) -> Roster:
     """Make the roster of a run from a world, its algorithms and the settings.
 
-    ``room``: how many learner processes there is room for, used if ``learner_processes`` is not set; by default what
-    this machine has.
+    ``room``: the number of learner processes if ``learner_processes`` is not set; by default as many as this machine
+    has cores for.
     """
     with streams_returned():
         return _make_roster(world_factory(world), algorithm, settings, room)
@@ -307,7 +311,8 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
 
 
 def _staged(world: World, policies: Sequence[LearnedPolicy]) -> tuple[int, ...]:
-    """Return the policies whose stages a world is told: the one it names, or all that have several stages."""
+    """Return the policies whose stages count for a world: the policy that the world names, or all with several
+    stages."""
     staged = [
         i
         for i, policy in enumerate(policies)
@@ -344,14 +349,15 @@ def _check_partners(
 
 
 def _members(world: World, settings: Settings) -> dict[str, tuple[int, ...]]:
-    """Indices of the agents of each policy, by its name: one agent for each policy; in self-play the player has all."""
+    """Indices of the agents of each policy, by name: one agent for each policy; in self-play the player has all
+    agents."""
     if settings.self_play:
         return {PLAYER: tuple(range(len(world.agents)))}
     return {name: (i,) for i, name in enumerate(world.agents)}
 
 
 def _agents(world: World, members: Mapping[str, Sequence[int]], masked: Collection[int]) -> tuple[AgentSpec, ...]:
-    """The agents of the world with their policies. Agents of one policy have masks if one of them has."""
+    """The agents of the world with their policies. If one agent of a policy has masks, all its agents have."""
     policy_of = {agent: policy for policy, agents in enumerate(members.values()) for agent in agents}
     together = {agent: agents for agents in members.values() for agent in agents}
     has_mask = [any(other in masked for other in together.get(i, (i,))) for i in range(len(world.agents))]
@@ -458,8 +464,8 @@ def pace_of(policies: Sequence[LearnedPolicy], settings: Settings) -> Pace:
 def _pace_in_periods(policies: Sequence[LearnedPolicy], settings: Settings, groups: int) -> Pace:
     """Derive the pace of a reproducible run.
 
-    Its period is the given one, or the smallest in which each policy gets 8 updates, or one batch of rows that are read
-    once. ``groups``: number of rounds in which each agent acts once.
+    The period is the given one. By default it is the smallest in which each policy gets 8 updates, or one batch if rows
+    are read once. ``groups``: number of rounds in which each agent acts once.
     """
     drawn = [policy.settings for policy in policies if not policy.settings.once]
     once = [policy.settings for policy in policies if policy.settings.once]
@@ -480,7 +486,7 @@ def _pace_in_periods(policies: Sequence[LearnedPolicy], settings: Settings, grou
 
 
 def _check_in_periods(roster: Roster) -> None:
-    """Raise unless the policies can be learned in periods, or what they need periods for is not asked for."""
+    """Raise if the policies cannot be learned in periods, or if a setting needs periods and the run has none."""
     for i, policy in enumerate(roster.policies):
         rows = roster.replay_spec(i).lane_capacity
         if not policy.settings.once and roster.pace.room > rows // 2:
@@ -525,10 +531,10 @@ def _parts(policies: int, settings: Settings, room: int) -> list[list[int]]:
 def _placed(
     policies: Sequence[LearnedPolicy], parts: Sequence[Sequence[int]], settings: Settings
 ) -> list[LearnedPolicy]:
-    """Say for each policy which device it is learned on; raise if there is no such device."""
+    """Set the device of each policy; raise if there is no such device."""
     if all(policy.device == "cpu" for policy in policies):
-        return list(policies)  # and torch need not be asked
-    if settings.engine == "ray":  # a process there sees the devices that Ray reserves for it, and no other
+        return list(policies)  # the default needs no check by torch
+    if settings.engine == "ray":  # on a cluster, a process sees only the devices that Ray reserves for it
         gpus = math.ceil(settings.cluster.learner_gpus)
         if not gpus and any(policy.device.startswith("cuda") for policy in policies):
             raise SettingError(
@@ -565,7 +571,7 @@ def _stacks_first(
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Form stacks of at most 8 equal policies, and divide them evenly among learner processes.
 
-    So the stacks do not depend on the number of processes, and neither does the result.
+    So neither the stacks nor the result depend on the number of processes.
     """
     equal: dict[tuple[int | None, str], list[int]] = {}
     for i, policy in enumerate(policies):

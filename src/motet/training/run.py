@@ -65,7 +65,7 @@ _RESUMED = (
     "the run continues with new episodes and an empty replay: its result is a function of the checkpoint and the seed, "
     "but not that of an uninterrupted run"
 )
-_MANY = 2**16  # upper bound on learner processes where they reserve neither cores nor GPUs
+_MANY = 2**16  # maximum number of learner processes if they reserve neither cores nor GPUs
 
 
 def train(
@@ -92,7 +92,7 @@ def train(
         world: a factory of the world: a callable, the name of a shipped world, ``gym:ID`` or ``module:attribute``.
         algorithm: a config or a name for all agents, or a mapping from agent to one of these. In the mapping, the name
             of a built-in policy, a run directory or a :class:`~motet.Partner` is the policy of an agent that does not
-            learn. :class:`~motet.AgentSettings` holds an algorithm together with settings of the agent's own.
+            learn. :class:`~motet.AgentSettings` holds an algorithm together with settings of a single agent.
         settings: the settings of the run.
         run: the run directory to create. Without it nothing is written.
         resume_from: a checkpoint to start from, instead of fresh weights.
@@ -106,7 +106,7 @@ def train(
             checkpoint and the result, by raising :class:`motet.StopRun` or returning False. If it raises another
             exception, the run stops in the same way, and then the exception is raised again. The same holds for
             ``on_message``.
-        on_message: called with one line of text for each event that the user should know of.
+        on_message: called with one line of text for each event that the user should know about.
     """
     check_main_guard()
     if not isinstance(settings, Settings | None):
@@ -190,15 +190,15 @@ def resume(
         trust: allow the run to name worlds and algorithms outside of motet, whose code is then imported and run. Runs
             that this user has trained on this machine need no trust.
         address: the address of the Ray cluster, if it has changed.
-        engine: another engine than before, and likewise the other settings of how the run is played. Steps and updates
-            so far count as settled, and a new pace holds from there. If ``actors`` or ``worlds_per_actor`` change,
-            rows that ``keep_replay`` has kept count as lost.
-        actors: another number of actors.
-        worlds_per_actor: another number of worlds of each actor.
-        learner_processes: another number of learner processes.
-        updates_per_step: another number of updates per step.
-        slack: another slack.
-        seconds: another time limit for this session.
+        engine: a new engine. This and the next settings may change when a run is resumed. A new pace applies only to
+            steps and updates from here on. If ``actors`` or ``worlds_per_actor`` change, rows saved by ``keep_replay``
+            are discarded and count as lost.
+        actors: new number of actors.
+        worlds_per_actor: new number of worlds per actor.
+        learner_processes: new number of learner processes.
+        updates_per_step: new number of updates per step.
+        slack: new slack, the number of updates that either side may be ahead of the pace.
+        seconds: new time limit for this session.
         display: as in :func:`train`.
         pictures: as in :func:`train`.
         wandb: as in :func:`train`.
@@ -239,7 +239,7 @@ def _resume(
         config, kept = directory.config(), directory.load(checkpoint)
         trust = trust or make_importable(directory.path, config)
         if not trust:
-            refuse_untrusted(config["settings"])  # anchors too, which are imported with the league
+            refuse_untrusted(config["settings"])  # this includes anchors, which are imported with the league
         before_change: Settings = rebuild(config["settings"], trust=trust)
         settings = changed(_prolonged(before_change, kept, steps, episodes), changes)
         if address is not None:
@@ -290,7 +290,8 @@ def _ended(kept: Checkpoint) -> int:
 
 
 def _prolonged(settings: Settings, kept: Checkpoint, steps: int | None, episodes: int | None) -> Settings:
-    """Return the settings with more steps or episodes. If only one is given, the other one ends the run no more."""
+    """Return the settings with more steps or episodes. If only one of the two is given, the other one no longer limits
+    the run."""
     if steps is not None:
         settings = replace(settings, steps=kept.step + steps, episodes=settings.episodes if episodes else None)
     if episodes is not None:
@@ -377,7 +378,7 @@ def _title_of(directory: RunDirectory) -> str:
 
 
 def _draw_unseen(result: Result, shown: str, pictures: bool | None, callbacks: Callbacks) -> None:
-    """Write the pictures of a run that is not shown, if they are asked for; the summary of others writes them."""
+    """Write the pictures of a run that is not shown, if they are requested. For other runs the summary writes them."""
     if pictures and result.run is None:
         raise SettingError("pictures=True is only valid with a run directory (got run=None)")
     if pictures and shown == "off" and result.run is not None and not result.interrupted:
@@ -443,7 +444,7 @@ def _play(run: Run) -> Result:
 
 
 def _about_devices(roster: Roster) -> str:
-    """Say which devices learn; where none does, say that one is there. Empty if there is nothing to say."""
+    """Return a line with the devices that learn, or with the device that is not used. Empty if there is no device."""
     by_device: dict[str, list[str]] = {}
     for policy in roster.policies:
         by_device.setdefault(policy.device, []).append(policy.name)
@@ -488,7 +489,9 @@ def _warn_of_flattened_pictures(run: Run) -> None:
 
 def _warn_of_lost_rows(run: Run, checkpoint: Checkpoint) -> None:
     if rows := sum(checkpoint.notes.get("dropped", {}).values()):
-        run.message(f"{rows:,} rows of the replay buffers count as lost, since the run has other worlds than before")
+        run.message(
+            f"{rows:,} rows of the replay buffers count as lost, because the number of actors or worlds has changed"
+        )
     for i, policy in enumerate(run.roster.policies):
         if steps := unused(policy, run.roster.replay_spec(i), checkpoint):
             run.message(

@@ -1,12 +1,12 @@
-"""Several seeds of one experiment: one run for each seed in one folder, side by side if there are cores for them.
+"""Several seeds of one experiment: one run for each seed in one folder, in parallel if there are enough cores.
 
     folder/seeds.json            the seeds and the settings that all runs share
     folder/seed-0/               a run directory, and so on
     folder/report.html           one report over all runs
 
-Runs one after the other are played in this process, and shown as any run. Runs side by side are played in processes of
-their own, which get their arguments through a pipe and end when its other end is closed, as it is if this process dies.
-A set that was interrupted continues where it was: finished runs are kept, others are resumed.
+Successive runs are played in this process, and shown like any run. Parallel runs are played in separate processes.
+These get their arguments through a pipe, and end when the other end of the pipe is closed, for example because this
+process died. If an interrupted set is started again, finished runs are kept and the others are resumed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from motet.worlds.catalogue import world_factory
 
 __all__ = ["SeedRuns", "train_seeds"]
 
-_POLL_S = 0.2  # seconds between two looks at the processes of runs
+_POLL_S = 0.2  # seconds between two checks of the processes of runs
 
 
 @dataclass
@@ -62,11 +62,11 @@ class SeedRuns:
     state: str
     """``done``, ``stopped`` (by Ctrl-C or a callback) or ``failed``."""
     failures: dict[int, str]
-    """Why runs failed, by seed."""
+    """By seed: the reason why a run failed."""
     report: Path | None
     """The report over all runs; None if no run has metrics."""
     interrupted: bool = False
-    """Whether Ctrl-C or SIGTERM stopped it."""
+    """Whether Ctrl-C or SIGTERM stopped the set."""
 
     def returns(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The last mean return of the team in each run."""
@@ -97,11 +97,11 @@ def train_seeds(
         world: as in :func:`train`.
         algorithm: as in :func:`train`.
         settings: as in :func:`train`; its ``seed`` is the first one if ``seeds`` is a number.
-        seeds: how many seeds, or the seeds themselves.
+        seeds: the number of seeds, or the seeds themselves.
         run: the folder for the runs.
-        side_by_side: how many runs at once. By default as many as the cores allow, often one after the other.
-        display: as in :func:`train`. Runs side by side are shown as one line at the end of each.
-        on_message: called with one line of text for each event that the user should know of.
+        side_by_side: number of runs at the same time. By default as many as the cores allow, which may be one.
+        display: as in :func:`train`. Of parallel runs, one line is shown at the end of each.
+        on_message: called with one line of text for each event that the user should know about.
     """
     check_main_guard()
     shown, settings, folder = resolved(display), settings or Settings(), Path(run)
@@ -154,7 +154,7 @@ def _seeds(given: int | Sequence[int], first: int) -> list[int]:
 
 
 def _prepare(folder: Path, config: dict[str, Any], seeds: Sequence[int]) -> None:
-    """Make the folder, or check that its runs are of the same experiment."""
+    """Make the folder, or check that its runs belong to the same experiment."""
     shared = {key: config[key] for key in ("world", "agents")}
     shared["settings"] = {name: value for name, value in config["settings"].items() if name != "seed"}
     shared = json.loads(json.dumps(shared))
@@ -174,7 +174,7 @@ def _prepare(folder: Path, config: dict[str, Any], seeds: Sequence[int]) -> None
 
 
 def _state(run: Path) -> str:
-    """The state of a run: new, done, or what it stopped with."""
+    """The state of a run: new, done, or the state in which it stopped."""
     if not (run / "config.json").is_file():
         return "new"
     try:
@@ -184,7 +184,7 @@ def _state(run: Path) -> str:
 
 
 def _at_once(settings: Settings) -> int:
-    """How many runs the cores allow: a run has an actor and a learner at least, unless it is serial."""
+    """Number of runs that the cores allow. A run has at least an actor and a learner, unless it is serial."""
     takes = 1 if settings.engine == "serial" else settings.actors + (settings.learner_processes or 1)
     return 1 if settings.engine == "ray" else max(1, usable_cores() // takes)
 
@@ -201,7 +201,7 @@ def _begin(
     if (path / "config.json").is_file():
         if RunDirectory.open(path).steps():
             return resume(path, world=factory, algorithm=algorithm, trust=True, display=display)
-        shutil.rmtree(path)  # it was killed before its first checkpoint
+        shutil.rmtree(path)  # the run was killed before its first checkpoint
     return train(factory, algorithm, settings, run=path, display=display)
 
 
@@ -234,7 +234,7 @@ def _side_by_side(
     at_once: int,
     say: Callable[[str], None],
 ) -> tuple[dict[int, str], bool]:
-    """Train in processes of their own. Their output is in ``seed-N.log``."""
+    """Train each seed in a separate process, whose output is in ``seed-N.log``."""
     waiting, playing, failures = list(seeds), dict[int, subprocess.Popen[bytes]](), dict[int, str]()
     try:
         with interrupts() as interrupted:
@@ -260,7 +260,7 @@ def _side_by_side(
                         say(f"seed {seed}: {failures[seed]}")
                 if interrupted.is_set():
                     for process in playing.values():
-                        process.terminate()  # it writes a checkpoint
+                        process.terminate()  # the process writes a checkpoint
                     for process in playing.values():
                         process.wait()
                 time.sleep(_POLL_S)
@@ -272,7 +272,7 @@ def _side_by_side(
 
 
 def _started(job: Callable[[], Any], log: Path) -> subprocess.Popen[bytes]:
-    """Start a job in a process that ends when this one does: when the other end of its input is closed."""
+    """Start a job in a process that ends when this one ends, because the other end of its input is then closed."""
     given = cloudpickle.dumps((sys.path, job))
     with log.open("ab") as out:
         process = subprocess.Popen(
@@ -280,19 +280,19 @@ def _started(job: Callable[[], Any], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which tells the others
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the others
         )
     assert process.stdin is not None
     try:
         process.stdin.write(len(given).to_bytes(8, "little") + given)
         process.stdin.flush()
-    except BrokenPipeError:  # it has ended already, and its exit code says so
+    except BrokenPipeError:  # the process has ended already, which its exit code shows
         pass
     return process
 
 
 def _work() -> None:
-    """Do the job that comes through the standard input. What runs in a process of its own."""
+    """Do the job that is passed through the standard input. This is the main function of the separate process."""
     given = sys.stdin.buffer
     path, job = cloudpickle.loads(given.read(int.from_bytes(given.read(8), "little")))
     sys.path[:] = path
@@ -304,7 +304,7 @@ def _work() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     job()
     sys.stdout.flush()
-    os._exit(0)  # the thread still reads the input, which the interpreter would wait for
+    os._exit(0)  # the thread still reads the input, and the interpreter would wait for it
 
 
 def _reported(folder: Path, runs: dict[int, RunHistory], say: Callable[[str], None]) -> Path | None:

@@ -33,7 +33,7 @@ from motet.training.shared import SharedMemory
 
 __all__ = ["Serial"]
 
-_TAKE_S = 10.0  # never reached: no process writes at the same time
+_TAKE_S = 10.0  # never reached, because no process writes at the same time
 
 
 class Serial:
@@ -41,11 +41,11 @@ class Serial:
 
     Args:
         shared: the memory that the roles share.
-        kept: what :meth:`write_down` returned, to resume exactly; vaults and replays must have been restored before.
+        kept: the result of :meth:`write_down`, to resume exactly; vaults and replays must have been restored before.
     """
 
     new_streams: Sequence[str] = ()
-    """Policies whose behaviours began a new random stream, since ``kept`` did not contain one."""
+    """Policies whose behaviours began a new random stream, because ``kept`` did not contain one."""
 
     def __init__(self, shared: SharedMemory, kept: dict[str, Any] | None = None) -> None:
         one_thread()
@@ -91,7 +91,7 @@ class Serial:
                 actor, periods = self.actors[i], self._periods[i]
                 if periods is not None:
                     periods.begin()
-                while True:  # once, or with periods to the end of this one
+                while True:  # once, or with periods to the end of the current period
                     actor.play_round()
                     if actor.finished:
                         self._logs[i].write(actor)
@@ -114,7 +114,8 @@ class Serial:
             each_round()
 
     def _learn(self, records: Records, ahead: int) -> bool:
-        """Do the next phase if actors are then not less than ``ahead`` periods ahead; return whether one was due."""
+        """Do the next phase, unless actors would then be less than ``ahead`` periods ahead. Return whether a phase was
+        done."""
         may_learn, ended = self._shared.roster.pace.may_learn_phase, records.ended
         due = [learner for learner in self.learners if may_learn(learner.phases + ahead, ended)]
         for learner in due:
@@ -150,7 +151,8 @@ class Serial:
                 ) from error
 
     def write_down(self) -> dict[str, Any]:
-        """Return what is neither in the learners' states nor in the lanes, as plain values. Changes nothing."""
+        """Return all state that is neither in the learners' states nor in the lanes, as plain values. Changes
+        nothing."""
         notes: dict[str, Any] = {
             "actors": [
                 {
@@ -177,7 +179,7 @@ class Serial:
         return notes
 
     def _members(self) -> list[tuple[int, StackMember]]:
-        """Return the index of each policy and its member of a stack."""
+        """Return each policy's index and its member of a stack."""
         return [pair for learner in self.learners for pair in zip(learner.policies, learner.members, strict=True)]
 
     def _published(self, policy: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ UNLIMITED = 2**62
 """Step limit of a run that only episodes or seconds end."""
 
 ScoreFunction = Callable[[Any], float]
-"""Gives the score of an evaluation, from its :class:`~motet.training.Outcome`."""
+"""A function that returns the score of an evaluation, given its :class:`~motet.training.Outcome`."""
 
 _NOT_IN_PERIODS = ("slack", "publish_every", "publish", "sync_interval", "max_lag_versions", "max_lag_steps")
 
@@ -39,7 +39,7 @@ class Settings:
     """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
     default 100,000; if episodes is given, there is no limit by default."""
     episodes: Annotated[int, Ge(1)] | None = None
-    """Number of episodes. They are dealt to the worlds in equal parts in advance, and each world stops after its part,
+    """Number of episodes. They are divided equally among the worlds in advance, and each world stops after its part,
     so the number is exact. The run ends earlier if it reaches steps or seconds first."""
     seed: Annotated[int, Ge(0)] = 0
     """Random seed. A second run with the same seed has the same result if it is reproducible, in lockstep (slack 0) or
@@ -64,7 +64,7 @@ class Settings:
     that are read once. Agents that act in turn need one round each."""
     ahead: Literal[0, 1] | None = None
     """Number of periods that actors are ahead of the learners in a reproducible run. With 1 (default) both work at the
-    same time; with 0 they take turns: collect a period, then learn from it."""
+    same time. With 0 they take turns: actors collect a period, then learners learn from it."""
     slack: Annotated[float, Ge(0)] | None = None
     """Number of updates by which actors or learners may be ahead of the pace; 0 is lockstep. By default 32, unlimited
     without updates_per_step, and 1 for algorithms that read every row once (PPO)."""
@@ -82,8 +82,8 @@ class Settings:
     """Largest lag of an agent's policy behind the newest version, in versions. An agent that exceeds it loads the
     newest version before its next action, regardless of sync_interval. Such forced loads are counted."""
     max_lag_steps: Annotated[int, Ge(0)] | None = None
-    """Largest lag of an agent's policy in steps: those of the agent between the publication of the version that it uses
-    and that of the newest one. Otherwise like max_lag_versions."""
+    """Largest lag of an agent's policy in steps: the number of the agent's steps between the publication of the version
+    in use and the publication of the newest version. Otherwise like max_lag_versions."""
     seconds: Annotated[float, Gt(0)] | None = None
     """Stop after this many seconds, even if steps remain."""
     metrics_every_s: Annotated[float, Gt(0), FINITE] = 1.0
@@ -107,16 +107,16 @@ class Settings:
     module:name. It gets a motet.training.Outcome. By default the team's mean return; in self-play the mean win rate."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
-    first checkpoint and about five before each later one. These time limits do not apply if a number is given, or with
-    engine serial and keep_replay."""
+    first checkpoint and about five minutes before each later one. These time limits do not apply if a number is given,
+    or with engine serial and keep_replay."""
     episodes_mb: Annotated[float, Ge(0)] = 64.0
-    """Size in megabytes at which episodes.jsonl, which has a line for each finished episode, is thinned to every second
-    line; 0 writes no such file."""
+    """Size in megabytes at which every second line of episodes.jsonl is removed. The file has a line for each finished
+    episode. 0: no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     replay_directory: str | None = None
-    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory. For buffers that
-    exceed the memory. Not valid with engine ray."""
+    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory, for buffers that are
+    larger than the memory. Not valid with engine ray."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
@@ -207,7 +207,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Algorithm of an agent, with settings of its own where they differ from those of the run.
+    """Algorithm of a single agent, with the settings of this agent that differ from those of the run.
 
     >>> from motet import Settings, train
     >>> quick = AgentSettings("dqn", publish="snapshot", publish_every=1)
@@ -225,8 +225,8 @@ class AgentSettings:
     device: str | None = None
     """Device on which the agent's policy is learned. None: as set for the run."""
     start_from: str | None = None
-    """A run or checkpoint from whose weights the agent starts: those of its agent of the same name, or of its only
-    agent. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: fresh weights."""
+    """A run or checkpoint with the initial weights of the agent. They are those of the run's agent of the same name, or
+    of its only agent. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: new random weights."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -234,7 +234,7 @@ class AgentSettings:
 
     @classmethod
     def of(cls, given: Any) -> AgentSettings:
-        """Return what was given for an agent: itself, or an algorithm without settings of its own."""
+        """Return the settings of an agent: the given object, or a new one for an algorithm without further settings."""
         return given if isinstance(given, AgentSettings) else cls(given)
 
     @property
@@ -245,4 +245,4 @@ class AgentSettings:
 
 
 OWN = ("publish", "publish_every", "device", "start_from")
-"""The fields of :class:`AgentSettings` that an agent may set for itself."""
+"""The fields of :class:`AgentSettings` that replace settings of the run."""

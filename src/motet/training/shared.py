@@ -29,7 +29,7 @@ class SharedMemory:
     steps_before: list[int]
     """Steps of each policy before its replay began; above 0 if the run was resumed without its old rows."""
     updates_before: list[int]
-    """Updates of each policy that belong to those steps."""
+    """Updates of each policy that were made for those steps."""
     versions_before: list[int]
     """The version of each policy with which the run was resumed, if version numbers continue from there; else 0."""
 
@@ -91,7 +91,7 @@ class SharedMemory:
         ]
 
         self.records: Records | None = None
-        """Where lanes stood at the ends of periods; None without periods."""
+        """Numbers of rows in the lanes at the ends of periods; None without periods."""
         if roster.pace.period:
             self.records = Records(roster, self.replays, self.board, self.steps_before, segment, self.league)
         self.asides: list[Publication] = []
@@ -144,7 +144,8 @@ class SharedMemory:
         return self.steps_before[policy] + self.replays[policy].steps
 
     def most_steps(self) -> int:
-        """Return the most steps of any policy: the measure for progress, checkpoints, evaluations and the end."""
+        """Return the steps of the policy with the most steps, which determine progress, checkpoints, evaluations and
+        the end."""
         return max(map(self.steps, range(len(self.roster.policies))))
 
     def left(self, policy: int, actor: int) -> int:
@@ -158,7 +159,7 @@ class SharedMemory:
         return None if self.records is None else ActorPeriods(self.records, self.board, self.roster, actor)
 
     def stack_record(self, stack: int) -> StackRecord | None:
-        """Return what the phases of a stack look at; None without periods."""
+        """Return the rows that the phases of a stack read; None without periods."""
         if self.records is None:
             return None
         policies = self.roster.stacks[stack]
@@ -166,7 +167,8 @@ class SharedMemory:
         return StackRecord(self.records, policies, settings, self.roster.pace, spec)
 
     def progress(self, stack: int, record: StackRecord | None = None) -> StackProgress:
-        """Return the progress of a stack, for use in the calling process; with ``record``: as that record shows it."""
+        """Return the progress of a stack, for use in the calling process; with ``record``: the progress up to that
+        record."""
         return StackProgress(self, stack, record)
 
     def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
@@ -196,7 +198,7 @@ def _header(policy: LearnedPolicy) -> dict[str, ArraySpec]:
 
 
 def _aside_header(policy: LearnedPolicy) -> dict[str, ArraySpec]:
-    """The header of the policies that are copied aside for evaluations: also the number of phases that are done."""
+    """The header of the copies of policies for evaluations, which also has the number of completed phases."""
     header = _header(policy)
     if "phases" in header:
         raise SettingError("header must not contain 'phases', which evaluations of reproducible runs need")

@@ -16,7 +16,7 @@ from motet.training.shared import SharedMemory
 
 __all__ = ["Snapshots"]
 
-_WINDOW_S = 10.0  # the shares of a process are those of this many seconds
+_WINDOW_S = 10.0  # number of seconds over which the shares of a process are computed
 _WORDS = {  # activities by number of Work
     Work.POLICIES: "policies",
     Work.BATCHES: "batches",
@@ -36,11 +36,12 @@ class Snapshots:
 
     def __init__(self, shared: SharedMemory, roles: Sequence[Role], serial: bool = False) -> None:
         self._shared, self._roles, self._serial = shared, roles, serial
-        self._spent: deque[tuple[float, list[dict[str, float]]]] = deque()  # in the last seconds, by row of the board
+        # by row of the board: values of the last seconds
+        self._spent: deque[tuple[float, list[dict[str, float]]]] = deque()
         self._started = time.monotonic()
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
-        self._episodes = 0  # of the agent with the most, at the last snapshot
+        self._episodes = 0  # steps of the agent with the most steps, at the last snapshot
 
     def snapshot(self, state: str = "running") -> Snapshot:
         """Return the present state of the run."""
@@ -88,7 +89,7 @@ class Snapshots:
     # How the processes spend their time
 
     def _spend(self, now: float) -> list[dict[str, float]]:
-        """Return the seconds of each activity by row of the board, and forget those of long ago."""
+        """Return the seconds of each activity by row of the board, and drop old values."""
         spent = [self._activities(row) for row in range(self._shared.main_process + 1)]
         self._spent.append((now, spent))
         while len(self._spent) > 2 and self._spent[1][0] <= now - _WINDOW_S:
@@ -112,7 +113,7 @@ class Snapshots:
         return {name: round(value, 3) for name, value in found.items() if value >= 0.0005}
 
     def _rest(self, row: int) -> str:
-        """Return what a process does in the time that is not measured."""
+        """Return the name of the activity to which a process's remaining time counts."""
         roster = self._shared.roster
         if self._serial or row < roster.actors:
             return "world"

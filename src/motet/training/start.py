@@ -21,13 +21,13 @@ _OF_NETWORKS = (
     *("network", "encoder", "critic", "hidden", "head", "activation", "dueling", "n_frames", "normalise", "memory"),
     *("memory_size",),
 )
-"""Settings that say what the numbers of a row mean, as far as an algorithm has them."""
+"""Settings that determine the layout of a row; an algorithm may have only some of them."""
 
 
 def start_row(
     given: str, name: str, config: AlgorithmConfig, sizes: Sizes, observation_space: Space, action_space: Space
 ) -> npt.NDArray[np.float32]:
-    """Return the row from which an agent starts; raise if it is that of other spaces or networks."""
+    """Return the row from which an agent starts; raise if it belongs to other spaces or networks."""
     stored, spaces, row = learner_row(given, name)
     for kind, mine in spaces_of(observation_space, action_space).items():
         if (theirs := spaces.get(kind, mine)) != mine:
@@ -36,7 +36,7 @@ def start_row(
             )
     try:
         plain = describe(config)
-    except SettingError:  # it has a function that cannot be imported
+    except SettingError:  # the config has a function that cannot be imported
         plain = {}
     if plain.get("class") and stored.get("class") and plain["class"] != stored["class"]:
         raise SettingError(
@@ -60,7 +60,7 @@ def start_row(
 
 
 def started(chosen: Any) -> Any:
-    """Return the algorithms of a run that is resumed: its agents have started already."""
+    """Return the algorithms of a run that is resumed, without ``start_from``: its agents have already started."""
     if isinstance(chosen, Mapping):
         return {name: started(one) for name, one in chosen.items()}
     return replace(chosen, start_from=None) if isinstance(chosen, AgentSettings) else chosen
