@@ -24,7 +24,7 @@ __all__ = ["Attain", "HumanFormulas"]
 
 _METRICS = ("loss", "value", "cache_hits")
 _OVER: Mapping[str, Callable[[Tensor, int], Tensor]] = {"worst": torch.amin, "best": torch.amax, "mean": torch.mean}
-"""What humans expect of the robot, over its actions."""
+"""How humans aggregate over the robot's actions: worst, best or mean."""
 
 
 class HumanFormulas:

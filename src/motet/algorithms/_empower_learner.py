@@ -28,7 +28,7 @@ _STEEPEST = 5.0  # largest gradient of log(-Q_r)
 
 
 class ModelRows(Transitions):
-    """What a batch says about the model, and about the humans who act by their priors.
+    """The transitions in a batch, with the humans' policies relative to their priors.
 
     Attributes:
         share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
@@ -44,14 +44,14 @@ class ModelRows(Transitions):
 
 
 class Targets(NamedTuple):
-    """What is learned from a batch."""
+    """Targets that are learned from a batch, with their weights."""
 
     attainment: Tensor  # [A, B, goals]: V_e
-    weight: Tensor  # [A, B, goals]: of these targets; 1 on average
+    weight: Tensor  # [A, B, goals]: weights of these targets; 1 on average
     loss: Tensor  # [A, B, R or 2R]: -Q_r of the robot actions; then their c, if steps have durations
     power: Tensor  # [A, N, humans]: X_h of the successors
     value: Tensor  # [A, N]: V_r of the successors
-    row_weight: Tensor | None = None  # [A, B, 1]: of -Q_r; None: 1
+    row_weight: Tensor | None = None  # [A, B, 1]: weights of -Q_r; None: 1
     fresh: Tensor | None = None  # [A, B, 1]: 0 for rows that expired, 1 on average; None: 1. All weights contain it.
 
 
@@ -109,7 +109,7 @@ class Formulas:
         return torch.softmax(log_loss[..., : self._actions] * -beta, dim=-1)
 
     def attained(self, attainment: Tensor, holds: Tensor) -> Tensor:
-        """Return V_e as it counts for X_h and later V_e: by the convention for goals that hold already."""
+        """Return V_e as used in X_h and in the targets of V_e: with the convention for goals that hold already."""
         if self.config.achieved == "stay":
             return attainment
         return torch.where(holds > 0, float(self.config.achieved == "one"), attainment)
@@ -163,7 +163,7 @@ class Formulas:
 def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
     """Return 0 for rows ``[A, B]`` made before the floor of their agent; the others have equal weights, 1 on average.
 
-    If all are too old, as where no newer rows have arrived yet, all count.
+    If all rows are too old, for example because no newer rows have arrived yet, all of them count.
     """
     fresh = made >= np.array(floors)[:, None]
     fresh |= ~fresh.any(1, keepdims=True)
@@ -182,7 +182,7 @@ class Empower(FlatRows):
 
     def _prepare(self, config: EmpowerConfig, coded: CodedModel, agents: int) -> None:
         self.config, self.coded = config, coded
-        self.counters = np.zeros((agents, config.counters(coded)), np.int64)  # updates of V_e, and of Q_r
+        self.counters = np.zeros((agents, config.counters(coded)), np.int64)  # numbers of updates of V_e and of Q_r
         self._formulas = Formulas(config, coded, self._device)
 
     def header(self, step: int, agent: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Empower(FlatRows):
         raise NotImplementedError
 
     def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[list[bool]]]:
-        """Return the targets of a batch, and for each network whether each agent learns it in its stage."""
+        """Return the targets of a batch, and for each network which agents learn it in their current stage."""
         config = self.config
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         rows = self._read(batch)
@@ -217,14 +217,14 @@ class Empower(FlatRows):
         return rows, targets, learns
 
     def _read(self, batch: Batch) -> ModelRows:
-        """Return what a batch says."""
+        """Return the transitions of a batch."""
         return ModelRows(batch, len(self.coded.weights), self._device)
 
     def _of_targets(self, rows: ModelRows) -> tuple[Tensor, ...]:
-        """Return what targets depend on, by the target weights.
+        """Return the outputs of the target networks on which targets depend.
 
-        That is V_e of the successors, log(-Q_r) of the successors and of the states, and X_h of the successors if it
-        has a network.
+        These are V_e of the successors, log(-Q_r) of the successors and of the states, and X_h of the successors if
+        there is a network for it.
         """
         raise NotImplementedError
 
@@ -344,10 +344,10 @@ class EmpowerNetworks(FlatLearner, Empower):
         return error
 
     def _step(self, network: int, rates: list[float], learns: list[bool]) -> None:
-        """Take a step of a network for the agents whose stage has it."""
+        """Take a gradient step of a network for the agents that learn it in their stage."""
         if not any(learns):
             return
-        # Before their stage the moments are 0, so a gradient of 0 changes nothing.
+        # Before that stage the moments are 0, so a gradient of 0 changes nothing.
         if not all(learns):
             self._grads[network].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
         self._adams[network].step(rates, self.config.adam_eps)
@@ -423,7 +423,7 @@ def _average(
     weight: npt.NDArray[Any],
     least: float,
 ) -> None:
-    """Move the entries of some states to the running mean of their targets, at a rate of at least ``least``."""
+    """Move the entries of some states towards their targets: a running mean with a rate of at least ``least``."""
     states, at = np.unique(numbers, return_inverse=True)
     total, aimed = (np.zeros((len(states), table.shape[1])) for _ in range(2))
     np.add.at(total, at, weight)

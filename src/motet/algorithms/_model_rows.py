@@ -1,6 +1,7 @@
-"""Rows that hold what might have happened: the successors of all robot actions, under profiles of human actions.
+"""Rows that hold transitions of a model: the successors of all robot actions, under profiles of human actions.
 
-The acting halves of ``empower`` and ``attain`` ask the model for them, and remember the answers. This module does not
+A *profile* is one action of each human. The acting halves of ``empower`` and ``attain`` query the model and cache the
+answers. This module does not
 import torch.
 """
 
@@ -28,7 +29,7 @@ class AsksModel(Protocol):
 
     @property
     def profiles(self) -> Literal["drawn", "all"]:
-        """Profiles of human actions in a row: one that is drawn, or all of them."""
+        """Profiles of human actions in a row: one drawn profile, or all profiles."""
         ...
 
     @property
@@ -45,17 +46,17 @@ class AsksModel(Protocol):
 class RowLayout(NamedTuple):
     """Sizes of the fields of a row.
 
-    The distinct successors of a profile are numbered from 0; the lists of each robot action name them by number.
+    The distinct successors under a profile are numbered from 0. For each robot action there is a list of these numbers.
     """
 
     profiles: int
     robot_actions: int
     listed: int
-    """Length of the list of an action."""
+    """Length of the list of each action."""
     distinct: int
     """Largest number of distinct successors of a profile."""
     size: int
-    """Numbers in the code of a state."""
+    """Length of the code of a state."""
     dtype: str
     goals: int
     hold_bytes: int
@@ -109,7 +110,7 @@ class RowLayout(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the model says about a state and a profile."""
+    """The answer of the model for a state and a profile."""
 
     fields: dict[str, npt.NDArray[Any]]
     """The fields of a row."""
@@ -118,7 +119,7 @@ class Answer(NamedTuple):
 
 
 class ModelQueries:
-    """Questions to the model, whose answers are remembered by state and profile, up to a bound.
+    """Queries of the model. Answers are cached by state and profile, up to a maximum number.
 
     Args:
         config: the settings.
@@ -134,7 +135,7 @@ class ModelQueries:
 
     @property
     def known(self) -> float:
-        """Share of the questions so far that were answered from memory."""
+        """Share of the queries so far that were answered from the cache."""
         return self.answers.found / max(self.answers.asked, 1)
 
     def ask(self, key: bytes, state: Any, profile: Sequence[int]) -> Answer:

@@ -18,7 +18,7 @@ _ROUND = 64  # numbers of successors are rounded up to a multiple of this, so th
 
 
 class Transitions:
-    """What a batch says about the model: the distinct successors of each row, and how they are reached.
+    """The transitions in a batch: the distinct successors of each row, and the probabilities of reaching them.
 
     Attributes:
         codes: ``[A, N + B, size]``: the successors of all rows of an agent, filled up to N, then the rows' states.
@@ -41,7 +41,7 @@ class Transitions:
         agent, place = np.nonzero(valid)
         to = agent, number[agent, place]
         self.codes = np.empty((agents, n + rows, size), successor.dtype)
-        self.codes[:, :n] = observation[:, :1]  # any state: it belongs to no row
+        self.codes[:, :n] = observation[:, :1]  # any state, because it belongs to no row
         self.codes[:, n:] = observation
         self.codes[to] = successor.reshape(agents, -1, size)[agent, place]
         ended, holds = np.ones((agents, n), np.bool_), np.zeros((agents, n, goals), np.uint8)
@@ -59,7 +59,7 @@ class Transitions:
         self.reach = self._by_state(self._probability)
 
     def _by_state(self, listed: Tensor) -> Tensor:
-        """Add up what belongs to the lists of successors, ``[A, B, P, R, S]``, by distinct successor."""
+        """Add up values for the lists of successors, ``[A, B, P, R, S]``, by distinct successor."""
         return listed.new_zeros((*listed.shape[:-1], self._distinct)).scatter_add_(-1, self._lists, listed)
 
     def discounted(self, gamma: Tensor) -> Tensor:
@@ -78,10 +78,10 @@ class Transitions:
         return (self._probability * lasted).sum(-1)
 
     def attained(self, attainment: Tensor, gamma: Tensor, timed: bool = False, robot: Tensor | None = None) -> Tensor:
-        """Return the chance to attain each goal after each robot action, ``[A, B, P, R, goals]``.
+        """Return the probability of attaining each goal after each robot action, ``[A, B, P, R, goals]``.
 
         Args:
-            attainment: that chance in the successors where the goal does not hold, ``[A, N, goals]``.
+            attainment: this probability in successors in which the goal does not hold, ``[A, N, goals]``.
             gamma: the discount, per step.
             timed: the discount is per unit of time.
             robot: probabilities of the robot actions ``[A, B, R]``, to average over: then ``[A, B, P, goals]``.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AttainBehaviour", "AttainConfig", "LearnedHumans"]
 
-_REMEMBERED = 1_000  # states whose policies are kept
+_REMEMBERED = 1_000  # number of states whose policies are cached
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _fields(layout: RowLayout, coded: CodedModel) -> dict[str, Field]:
 
 
 class AttainBehaviour:
-    """The acting half: a robot that acts uniformly, and asks the model what else might have happened.
+    """The acting half: a robot that acts uniformly, and queries the model for the successors of all robot actions.
 
     Every row draws one number for the robot and one for each human; with beliefs three in place of the latter.
     """
@@ -215,7 +215,8 @@ class AttainBehaviour:
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
-        """Return actions ``[B]`` for codes ``[B, size]``, and what the model says; without ``explore`` empty rows."""
+        """Return actions ``[B]`` for codes ``[B, size]``, and the rows from the model; without ``explore``, rows are
+        empty."""
         coded, rows = self.coded, len(observations)
         extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
         draws = self._rng.random((rows, 1 + (3 if coded.believes else len(coded.humans))))
@@ -257,9 +258,9 @@ class AttainBehaviour:
     def _weights(self, code: npt.NDArray[Any], state: Any, profile: tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Return the weight of a profile for each human.
 
-        In a row of all profiles, it is the probability of the others' actions, as the human believes. A drawn profile
-        may have been drawn for any human, so there it is that probability over the one of the draw: at most the number
-        of humans, and 1 on average.
+        In a row of all profiles, the weight is the probability of the others' actions in the human's belief. A drawn
+        profile may have been drawn for any human, so its weight is that probability divided by the probability of the
+        draw. It is at most the number of humans, and 1 on average.
         """
         by_action = [self._belief(code, state, h, action).get(profile, 0.0) for h, action in enumerate(profile)]
         weights: npt.NDArray[np.float64] = np.array(by_action)
@@ -293,7 +294,7 @@ class AttainBehaviour:
         return shares[column, :actions]
 
     def _column(self, position: int, goal: Any) -> int:
-        """The column of a goal, which is found by equality, else by its name."""
+        """The column of a goal. The goal is found by equality, otherwise by its name."""
         mine = [known for known, _ in self.coded.goals[position]]
         if goal not in mine:
             mine, named = [_named(known) for known in mine], _named(goal)

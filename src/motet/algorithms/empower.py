@@ -70,7 +70,8 @@ class EmpowerConfig:
     torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
     of a state to one output for each goal of each human, before the sigmoid."""
     robot_network: NetworkSetting = None
-    """The same for log(-Q_r): the module maps the numbers of a state to one output for each robot action."""
+    """Your own network for log(-Q_r), as ``network``: the module maps the numbers of a state to one output for each
+    robot action."""
     tables: bool = False
     """One entry for each state instead of networks, for models that can be enumerated."""
     gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
@@ -96,8 +97,8 @@ class EmpowerConfig:
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """Exploration rate: probability of a random robot action."""
     eagerness: Annotated[float, Ge(0), FINITE] = 1.0
-    """Factor of beta when acting in training. Above 1 the robot visits what good actions lead to more often. What is
-    learned does not depend on how rows were collected, only its accuracy does."""
+    """Factor of beta when the robot acts in training. Above 1 it prefers good actions more strongly, so rows come more
+    often from the states to which they lead. This changes the accuracy of what is learned, not the targets."""
     profiles: Literal["drawn", "all"] = "drawn"
     """Profiles of human actions in a row: one, drawn from the priors, or all of them (at most 32), which is exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
@@ -107,9 +108,9 @@ class EmpowerConfig:
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of rows in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for V_e. With tables: the least weight of a new target in the running mean."""
+    """Adam's learning rate for V_e. With tables: the minimum weight of a new target in the running mean."""
     robot_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """The same for Q_r."""
+    """Adam's learning rate for Q_r. With tables: as for V_e."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
@@ -125,10 +126,10 @@ class EmpowerConfig:
     min_rows: Annotated[int, Ge(1)] = 500
     """Rows in the replay buffer before the first update."""
     oldest: Annotated[Schedule, Ge(0)] = 0.0
-    """Number of updates before which a row must not have been made to be learned from. It never falls. Instead of
-    clearing the replay, it lets old rows expire one by one: ``Linear(0, 10_000, 30_000, by="updates")``."""
+    """Age floor: only rows that were made after this number of updates are learned from. The number must never fall. It
+    lets old rows expire one by one, instead of clearing the replay: ``Linear(0, 10_000, 30_000, by="updates")``."""
     stages: Stages = _STAGES
-    """Stages of the run. In the first one only V_e is learned, if there are several."""
+    """Stages of the run. If there are several, only V_e is learned in the first one."""
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -179,7 +180,7 @@ class EmpowerConfig:
 
     @property
     def expires(self) -> bool:
-        """Whether rows expire, and so hold when they were made."""
+        """Whether rows expire, so that each row stores the number of updates at which it was made."""
         return self.oldest != 0
 
     def replay(self, observation_space: Space, action_space: Space, *, masked: bool = False) -> ReaderSettings:
@@ -191,7 +192,7 @@ class EmpowerConfig:
         )  # fmt: skip
 
     def layout(self, coded: CodedModel) -> RowLayout:
-        """Return the sizes of what rows hold of the model."""
+        """Return the sizes of the fields of rows that come from the model."""
         return RowLayout.of(self, coded)
 
     def row_fields(self, coded: CodedModel) -> dict[str, Field]:
@@ -250,7 +251,7 @@ def lasting(gamma: float) -> float:
 
 def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
     """Return the fields that the acting half adds to a row."""
-    made = {"made": Field((), "int64")} if expires else {}  # updates of the weights by which the actor acted
+    made = {"made": Field((), "int64")} if expires else {}  # number of updates of the weights that the actor used
     return (
         layout.fields()
         | made
@@ -265,12 +266,12 @@ def _fields(layout: RowLayout, expires: bool) -> dict[str, Field]:
 
 
 class HumanChoices(NamedTuple):
-    """What the humans do in a state."""
+    """The policies and priors of the humans in a state."""
 
     policies: list[npt.NDArray[np.float64]]
     priors: list[npt.NDArray[np.float64]]
     ends: list[npt.NDArray[np.float64]]
-    """The priors, cumulated."""
+    """Cumulative sums of the priors."""
 
     @classmethod
     def of(cls, policies: list[npt.NDArray[np.float64]], priors: list[npt.NDArray[np.float64]]) -> HumanChoices:
@@ -284,7 +285,7 @@ class HumanChoices(NamedTuple):
 
 
 class EmpowerBehaviour:
-    """The acting half: draws from the robot's policy, and asks the model what else might have happened.
+    """The acting half: draws from the robot's policy, and queries the model for the successors of all robot actions.
 
     Every row draws one number for the robot and one for each human, and a network that explores by noise draws one for
     each batch, so the random stream does not depend on weights.
@@ -331,8 +332,8 @@ class EmpowerBehaviour:
     def act(
         self, observations: Nest, masks: npt.NDArray[np.bool_] | None = None, explore: bool = True
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
-        """Return actions ``[B]`` for codes ``[B, size]``, and what the model says. Without ``explore`` the likeliest
-        action, and empty rows."""
+        """Return actions ``[B]`` for codes ``[B, size]``, and the rows from the model. Without ``explore``, actions are
+        the most likely ones and rows are empty."""
         rows = len(observations)
         extra = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in self._fields.items()}
         if not explore:
@@ -433,7 +434,8 @@ class EmpowerBehaviour:
         humans: HumanChoices,
         draws: npt.NDArray[np.float64],
     ) -> dict[int, Answer]:
-        """Fill a row for what the humans do; return what the model says, by the number of the profile in the row."""
+        """Fill a row for the humans' policies; return the answers of the model by the number of the profile in the
+        row."""
         if self.config.profiles == "all":
             profiles = self._queries.profiles
         else:
@@ -444,7 +446,7 @@ class EmpowerBehaviour:
             prior = [own[action] for own, action in zip(humans.priors, profile, strict=True)]
             share = math.prod(prior)
             if share <= 0:
-                continue  # only in a row of all profiles: what is drawn has a positive prior
+                continue  # only in rows of all profiles, because drawn profiles have a positive prior
             row["share"][p] = share if len(profiles) > 1 else 1.0
             row["ratio"][p] = np.concatenate(
                 [own[:, a] / b for own, a, b in zip(humans.policies, profile, prior, strict=True)]

@@ -56,7 +56,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise SettingError("engine='ray' needs Ray, which is not installed; fix: pip install 'motet[ray]'") from error
-    if ray.is_initialized():  # by the user, who also shuts it down
+    if ray.is_initialized():  # the user has connected, and will also disconnect
         yield ray
         return
     # Turn off Ray's usage statistics, and its warning about a future change in how it hides GPUs.
@@ -74,7 +74,7 @@ def connected(cluster: Cluster, cpus: float = 0.0) -> Iterator[Any]:
                     ray.init(
                         "local", num_cpus=cores, include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet
                     )
-        except (OSError, RuntimeError, ValueError) as error:  # from the system or from Ray
+        except (OSError, RuntimeError, ValueError) as error:  # the error may come from the system or from Ray
             where = "on this machine" if cluster.address is None else f"at {cluster.address!r}"
             raise SettingError(f"address: Ray could not be reached {where}: {error}") from error
         yield ray

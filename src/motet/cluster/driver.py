@@ -34,9 +34,10 @@ from motet.training.roster import Roster
 
 __all__ = ["RemoteProcess", "RemoteRun", "grouped", "on_cluster"]
 
-_POLL_S = 0.1  # seconds between two reports of a host, with few hosts
+_POLL_S = 0.1  # seconds between two polls of a host, if there are few hosts
 _SURELY_S = 10.0  # seconds to wait for the reports of all actors when a learner has died
-_POLL_EACH_S = 0.002  # cost of a report for the driver: with many hosts each is polled less often
+# seconds that a report costs the driver: the more hosts there are, the less often each of them is polled
+_POLL_EACH_S = 0.002
 
 
 @contextlib.contextmanager
@@ -75,10 +76,10 @@ class RemoteProcess:
         name: its name in messages.
         host: the Ray actor.
         ended: called with the return value of its ``play``.
-        gone: called when it has ended for any reason.
+        gone: called when the process has ended for any reason.
     """
 
-    pid = 0  # it is on another machine
+    pid = 0  # the process is on another machine
 
     def __init__(
         self, name: str, host: Any, ended: Callable[[Any], None], gone: Callable[[], None] = lambda: None
@@ -101,13 +102,13 @@ class RemoteProcess:
         except ray.exceptions.RayTaskError as error:
             self._exit, self._text = 1, str(error)
         except ray.exceptions.RayError as error:
-            if "error raised in its creation task" in str(error):  # Ray's words for an exception in the constructor
+            if "error raised in its creation task" in str(error):  # Ray's text for an exception in the constructor
                 self._exit, self._text = 1, str(error)
             else:
                 self._exit, self._how = -9, str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - reported like an exception of the host
             self._exit, self._text = 1, "".join(traceback.format_exception(error))
-        os.write(self._write, b"x")  # before _done is set, after which the pipe may be closed
+        os.write(self._write, b"x")  # before _done is set, because after that the pipe may be closed
         self._done.set()
         self._gone()
 
@@ -193,7 +194,7 @@ class RemoteRun:
         self._came: list[list[int]] = [[] for _ in range(roster.actors)]
         self._newest = [0] * len(roster.processes)
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
-        # Policies are copied to the driver only on request, the league always.
+        # Policies are copied to the driver only on request; the league is always copied.
         self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
         self._spent_before = np.zeros((shared.main_process + 1, len(shared.board.spent(0))))  # by earlier starts
         self._episodes_lost = [0] * roster.actors  # by earlier starts
@@ -236,7 +237,7 @@ class RemoteRun:
             board = self.shared.board
             with self._lock:
                 self._spent_before[row] = board.spent(row)
-                board.processes.words[row, :3] = time.monotonic(), 0, 0  # not started until its first report
+                board.processes.words[row, :3] = time.monotonic(), 0, 0  # counts as started from its first report on
                 board.set_spent(row, self._spent_before[row])
             self._processes[name] = process = start(name, i, n)
             return process
@@ -292,7 +293,8 @@ class RemoteRun:
     # ---- restart of a learner
 
     def _salvaged(self, i: int, n: int) -> LearnerStart | None:
-        """Return what a restarted learner starts with: the last state that the driver has, and what the actors know."""
+        """Return the data with which a restarted learner begins: the last state that the driver received, and reports
+        of the actors."""
         self._ask_all_actors()
         roster, shared = self._roster, self.shared
         policies = roster.policies_of(i)
@@ -300,7 +302,7 @@ class RemoteRun:
             self._learner_numbers[i], self._kept_at[i] = n, 0.0
             self._bundles[i] = [None if known is None else 0 for known in self._bundles[i]]
             if not self._is_kept(i):
-                return self._begun(i)  # it died before the driver had a state, so no actor has acted yet
+                return self._begun(i)  # the learner died before the driver received a state, so no actor has acted yet
             held = {name: arrays for k in roster.processes[i] for name, arrays in self._held(k).items()}
             rows = self._kept_rows(self._names(i))
             for policy in policies:
@@ -366,7 +368,8 @@ class RemoteRun:
         shared.steps_before[policy] = before + int(shared.gone[policy].sum())
 
     def _ask_all_actors(self) -> None:
-        """Poll all actors that have started: the dead learner may have reported versions and steps only to them."""
+        """Poll all actors that have started, because the dead learner may have reported versions and steps only to
+        them."""
         requests: dict[Any, int] = {}
         for i in range(self._roster.actors):
             process = self._processes.get(f"actor-{i}")
@@ -411,7 +414,8 @@ class RemoteRun:
                 ready, _ = self._ray.wait(list(self._requests), num_returns=1, timeout=_POLL_S / 2)
                 for ref in ready:
                     _, hear = self._requests.pop(ref)
-                    with contextlib.suppress(self._ray.exceptions.RayError):  # RemoteProcess reports its end
+                    # RemoteProcess reports the end of the process
+                    with contextlib.suppress(self._ray.exceptions.RayError):
                         hear(self._ray.get(ref))
                 if len(ready) == len(asked):
                     self._over.wait(_POLL_S / 4)
@@ -493,7 +497,7 @@ class RemoteRun:
 
 
 def _bring_up_to_date(replay: Any, lanes: Sequence[int], words: Any) -> None:
-    """Update the words of some lanes, except where ``words`` is older than what is known."""
+    """Update the words of some lanes, unless newer words are already known."""
     newer = words[:, 1] >= replay.table[lanes, 1]
     replay.table[np.array(lanes)[newer]] = words[newer]
 

@@ -5,11 +5,11 @@
 
 Each actor has one *link* to each learner process, with one block in transit at a time. A block contains all rows that
 wait for that learner, copied unchanged from the outbox, and the number and incarnation of the sender. Blocks of an
-earlier incarnation that is still alive somewhere are refused and counted. The reply says how many rows have arrived in
-each lane, how far the learner is, and where to find its newest *bundle*: the versions of all its policies in one flat
-object in the node's object store, which each node fetches once for all its actors. Rows leave the outbox when they are
-known to have arrived, so a restarted learner gets the rows that did not arrive before. In self-play the results of
-games are sent with the blocks, and the league is a separate bundle.
+earlier incarnation that is still alive somewhere are refused and counted. The reply contains the number of rows that
+have arrived in each lane, the learner's progress, and the location of its newest *bundle*: the versions of all its
+policies in one flat object in the node's object store, which each node fetches once for all its actors. Rows leave the
+outbox when they are known to have arrived, so a restarted learner gets the rows that did not arrive before. In
+self-play the results of games are sent with the blocks, and the league is a separate bundle.
 
 The driver polls every host at regular intervals. The question says whether to stop and contains the handles of the
 learners; the report contains board, vault and counters. A learner does not send a version to actors before the driver
@@ -54,7 +54,7 @@ class LearnerHost:
     Args:
         shipment: the :class:`Roster`, and the state to start from (:class:`LearnerStart`, or None).
         index: index of the learner process.
-        bring_rows: whether its last report contains its replays.
+        bring_rows: whether the learner's last report contains its replays.
         number: number of this start, from 0 on.
     """
 
@@ -72,7 +72,7 @@ class LearnerHost:
         self._writers: dict[tuple[int, int], Any] = {}
         self._expected: dict[tuple[int, int], int] = {}  # the next outbox row, by policy and lane
         self._made = np.zeros((roster.actors, len(self._policies)), np.int64)
-        self._lock = threading.Lock()  # between the threads of this process that receive blocks
+        self._lock = threading.Lock()  # held by the threads of this process while they receive blocks
         self._bundles = [VersionBundle(publications) for publications in memory.carried(self._policies)]
         self._vaults = [(memory.vaults[k], memory.vaults[k].subscriber()) for k in self._stacks]
         self._kept = False  # whether the driver has a state of this learner
@@ -90,7 +90,7 @@ class LearnerHost:
         for policy, steps, gone in zip(self._policies, after.steps, after.gone, strict=True):
             memory.steps_before[policy] = steps - memory.replays[policy].steps
             memory.gone[policy] = np.array(gone)
-        for stack in self._progress:  # the pace continues from the rows that are left
+        for stack in self._progress:  # the pace continues from the remaining rows
             stack.settle()
 
     def play(self) -> LearnerReport:
@@ -118,8 +118,8 @@ class LearnerHost:
             actor: index of the actor.
             incarnation: its incarnation.
             rows: the next outbox row, by policy and lane.
-            made: by policy of this process, rows that earlier incarnations are known to have made.
-            came: by policy, how many of these rows the driver knows to have arrived.
+            made: by policy of this process, the number of rows that earlier incarnations are known to have made.
+            came: by policy, the number of these rows that have arrived, as far as the driver knows.
             done: by policy, for each lane, steps that belong to the rows before ``rows``; None if the actor has not
                 joined a learner yet. A learner that died may have reported rows to the driver but not to the actor,
                 which then sends them again.
@@ -194,7 +194,7 @@ class LearnerHost:
         taken, at = [], 0
         for policy, lane, first, size in pieces:
             row_bytes = self._memory.replays[policy].spec.row_bytes
-            known = self._expected[policy, lane] - first  # rows of the block that have arrived before
+            known = self._expected[policy, lane] - first  # number of rows of the block that had arrived before
             fresh = data[at + known * row_bytes : at + size]
             rows = self._writers[policy, lane].append_rows(fresh)
             self._expected[policy, lane] += rows
@@ -218,7 +218,8 @@ class LearnerHost:
         return ring.copy()
 
     def _hold(self, round: int) -> None:
-        """Wait, at most ``_HOLD_S``, until an actor could continue for a while. Otherwise it would only ask again."""
+        """Wait, at most ``_HOLD_S``, until an actor could continue for a while. Without the wait, the actor would only
+        ask again."""
         board = self._memory.board
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
@@ -361,8 +362,8 @@ class ActorHost:
         roster: Roster = shipment.value
         self._node = ""
         self._index, self._incarnation, self._limits = index, incarnation, limits
-        self._reporting = threading.Lock()  # two threads report at the end
-        # Longer than the restart of a learner takes: until then no row leaves the outbox.
+        self._reporting = threading.Lock()  # held because two threads report at the end
+        # The timeout is longer than the restart of a learner, during which no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
         self._memory.board.ended[index] = 0 if ended is None else ended
         self._ended = self._memory.episodes.reader(index)

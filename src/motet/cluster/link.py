@@ -24,7 +24,7 @@ from motet.training.league import Results
 __all__ = ["Link"]
 
 _BLOCK_BYTES = 4 * 2**20
-_SLACK_SHARE = 0.5  # rows for this share of the slack are sent at once, or both sides would wait in turn
+_SLACK_SHARE = 0.5  # rows for this share of the slack are sent at once; otherwise both sides would wait alternately
 _AGAIN_S = 0.2  # seconds before a learner that could not be reached is asked again
 
 
@@ -72,9 +72,9 @@ class Link:
         self._ring = None if memory.league is None else memory.league.results[actor]
         self._sent_result = 0
         self.heard = -1
-        """Number of the start of the learner that it has joined; -1 at first."""
+        """Number of the learner's start that this link has joined; -1 before the first."""
         self._learner = learner
-        self._turned: Any = None  # the host of a restarted learner, until it is used
+        self._turned: Any = None  # the host of a restarted learner that is not in use yet
         self._news = threading.Event()
         self._bundles, self._sent_round = [0] * len(self._publications), -1
         self._failure: BaseException | None = None
@@ -172,7 +172,8 @@ class Link:
         return int(self._memory.board.processes.waits_for[self._actor]) == Wait.LEARNERS
 
     def _wait_until_due(self) -> None:
-        """Wait until a block is due: by age, or sooner if the outbox is half full, or the actor waits or soon will."""
+        """Wait until a block is due: at a certain age, or earlier if the outbox is half full, or the actor waits or
+        will wait soon."""
         board, pace = self._memory.board, self._memory.roster.pace
         deadline = time.monotonic() + self._age_s
         while not self._over and (left := deadline - time.monotonic()) > 0:
@@ -226,7 +227,7 @@ class Link:
         return True
 
     def _fetched(self, bundle: Any) -> Any:
-        """Return a bundle; None if it was lost with its learner, which makes another one after its restart."""
+        """Return a bundle; None if it was lost with its learner. The restarted learner makes a new one."""
         import ray
 
         if isinstance(bundle, np.ndarray):

@@ -34,7 +34,7 @@ class BlockReply(NamedTuple):
     """A learner's reply to a block."""
 
     rows: list[int]
-    """Number of rows of each piece that have arrived: there was room for them."""
+    """Number of rows of each piece that have arrived, i.e. for which there was room."""
     words: list[npt.NDArray[np.uint64]]
     """As in :class:`JoinReply`."""
     learned: npt.NDArray[np.uint64]
@@ -62,7 +62,7 @@ class ActorReport(NamedTuple):
     made: list[int]
     """Rows made in this incarnation, by policy."""
     came: list[int]
-    """How many of these rows are known to have arrived."""
+    """Number of these rows that are known to have arrived."""
     newest: list[int]
     """The newest version that came from each learner process."""
     words: list[npt.NDArray[np.uint64]]
@@ -70,7 +70,7 @@ class ActorReport(NamedTuple):
     ended: list[EpisodeRecord]
     """Episodes that have finished since the last report."""
     ended_lost: int
-    """Episodes that are missing in these reports."""
+    """Number of episodes that are missing in the reports."""
     heard: list[int]
     """Number of the start of each learner process that reported these words."""
 
@@ -111,17 +111,17 @@ class LearnerReport(NamedTuple):
 
 
 class LearnerStart(NamedTuple):
-    """The state that a learner process starts from."""
+    """The state with which a learner process starts."""
 
     checkpoint: Checkpoint
     after: RestartState | None = None
 
 
 class RestartState(NamedTuple):
-    """What the driver knows of a learner that died, for the restarted learner."""
+    """The driver's information about a learner that died, for the restarted learner."""
 
     version: int
-    """A version above all that any actor has seen."""
+    """A version number above all that any actor has received."""
     steps: list[int]
     """Steps done, by policy."""
     gone: list[npt.NDArray[np.int64]]

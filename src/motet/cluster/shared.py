@@ -3,8 +3,8 @@
 Every process has a separate segment with a board, the publications that it reads or writes, and the replays of the
 policies that are learned there. The replay of a policy that is learned on another node is a :class:`DistantReplay`.
 Its writers write into an *outbox*: lanes that are read once, from which rows are sent unchanged to the learner. So
-acting costs the same as beside the learner. If the connection is slow, the writers wait for room in the outbox, which
-is counted as usual. Rows that have not arrived are still in the outbox when the learner is restarted.
+acting costs the same as on the learner's node. If the connection is slow, the writers wait for room in the outbox,
+which is counted as usual. Rows that have not arrived are still in the outbox when the learner is restarted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from motet.training.shared import SharedMemory
 __all__ = ["DistantReplay", "LocalMemory", "VersionBundle", "packed", "unpack", "words_of"]
 
 _OUTBOX_BYTES = 4 * 2**20
-_OUTBOX_ROWS = 64, 4096  # rows of a lane, minimum and maximum
+_OUTBOX_ROWS = 64, 4096  # minimum and maximum number of rows of a lane
 
 
 class DistantReplay:
@@ -175,7 +175,7 @@ class LocalMemory(SharedMemory):
         own = [self.publications[policy] for policy in policies]
         return [own] if self.league is None else [own, [self.league.publication]]
 
-    # The pace as an actor sees it: what its learners reported, plus its rows that have not arrived yet.
+    # The pace from the view of an actor: the reports of its learners, plus its own rows that have not arrived yet.
 
     def step_counter(self, policies: Sequence[int]) -> Callable[[], list[int]]:
         """Return a counter of steps. For policies that are learned on another node it includes rows in transit."""

@@ -1,9 +1,9 @@
 """Worker processes on other nodes, for evaluation and planning.
 
 A *host*, one Ray actor for each worker, starts the same child process that would be started here, and passes its
-messages on as bytes. In this process two threads for each worker connect the host to a local pipe. So the callers of
-workers need not know where they run: they have a process that may end and a connection. Isolation and limits work on
-every node, since the child is an ordinary child process.
+messages on as bytes. In this process two threads for each worker connect the host to a local pipe. So callers
+of workers need not know where the workers run: they have a process that may end, and a connection. Isolation and limits
+work on every node, since the child is an ordinary child process.
 
 The sweeps of a plan are native code on arrays and need no child process: one Ray actor on each node has that node's
 part of the arrays, and sweeps it with threads.
@@ -36,7 +36,7 @@ from motet.system.fork_server import context
 
 __all__ = ["ChildHost", "ClusterWorkers", "OtherNodes", "SweepHost", "cluster_team", "start_there"]
 
-_TAKE_S = 1.0  # seconds that a host waits for a message of its child before it returns without one
+_TAKE_S = 1.0  # seconds after which a host returns without a message if its child sends none
 
 
 class ChildHost:
@@ -63,13 +63,13 @@ class ChildHost:
 
     def put(self, message: bytes) -> None:
         """Send a message to the child."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # play reports its end
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # play reports the end of the child
             self._pipe.send_bytes(message)
 
     def take(self) -> list[bytes]:
         """Return the messages of the child; empty if there are none for a while."""
         came: list[bytes] = []
-        with contextlib.suppress(EOFError, ConnectionResetError):  # play reports its end
+        with contextlib.suppress(EOFError, ConnectionResetError):  # play reports the end of the child
             while self._pipe.poll(0 if came else _TAKE_S):
                 came.append(self._pipe.recv_bytes())
         return came
@@ -109,7 +109,7 @@ class HostProcess(RemoteProcess):
             thread.start()
 
     def _speak(self) -> None:
-        with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # one end has closed
+        with contextlib.suppress(EOFError, OSError, self._ray.exceptions.RayError):  # one end of the pipe is closed
             while True:
                 self._ray.get(self.host.put.remote(self._pipe.recv_bytes()))
 
@@ -240,7 +240,7 @@ class NodeSweeper:
             if not self._ray.wait([self._loading], timeout=0)[0]:
                 return None
             self._bytes_s = self._bytes / max(self._get(self._loading, 60.0), 1e-9)
-            self._sent = None  # the object store can release it
+            self._sent = None  # so that the object store can release the object
         return self._bytes_s
 
     def ask(self, first: int, last: int, news: Any) -> None:
