@@ -17,9 +17,11 @@ from motet.cli import main
 from motet.cli.command import COMMANDS
 from motet.cli.command import _flags as _flags_of
 from motet.cli.eval import EvalFlags
-from motet.cli.hints import _FOREIGN, _OTHER, _OTHERS, _PLAY, foreign
+from motet.cli.hints import _OTHER, _OTHERS, foreign
 from motet.cli.play import _flags, static_flags
 from motet.errors import SettingError
+from motet.evaluation.evaluate import EvaluationSettings
+from motet.foreign_names import EVALUATION, TRAINING, advice
 from motet.system.child import check_main_guard
 from motet.training.settings import Settings
 from motet.world import as_world
@@ -28,7 +30,7 @@ SETTINGS = {item.name for item in dataclasses.fields(Settings)} | {"run", "agent
 OF_ALGORITHMS = {name: {item.name for item in dataclasses.fields(algorithm_config(name))} for name in ALGORITHMS}
 
 
-@pytest.mark.parametrize("ours", _FOREIGN)
+@pytest.mark.parametrize("ours", TRAINING)
 def test_every_name_that_is_suggested_exists(ours):
     if ours.startswith("."):
         assert any(ours[1:] in fields for fields in OF_ALGORITHMS.values())
@@ -36,10 +38,20 @@ def test_every_name_that_is_suggested_exists(ours):
         assert ours in SETTINGS
 
 
-def test_no_foreign_name_is_one_of_ours_or_stands_twice():
-    names = [name for group in _FOREIGN.values() for name in group]
-    assert len(names) == len(set(names))
-    assert not set(names) & (SETTINGS | set().union(*OF_ALGORITHMS.values()))
+def test_no_foreign_name_is_one_of_ours_or_has_two_meanings():
+    names = {name for group in TRAINING.values() for name in group}
+    assert not names & (SETTINGS | set().union(*OF_ALGORITHMS.values()))
+    assert not [name for name in names if advice(name)]
+    for name in names:
+        meanings = [ours for ours, theirs in TRAINING.items() if name in theirs]
+        # n_steps is the length of a fragment in PPO, and the n-step return elsewhere.
+        assert len(meanings) == 1 or all(ours.startswith(".") for ours in meanings), name
+
+
+def test_a_name_that_means_different_settings_follows_the_algorithm():
+    assert foreign("n_steps", "ppo") == "--ppo.length" and foreign("n_steps", "dqn") == "--dqn.n-step"
+    assert foreign("minibatch_size", "ppo") == "--ppo.minibatches"
+    assert foreign("minibatch_size", "dqn") == "--dqn.batch-size"
 
 
 def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
@@ -72,6 +84,15 @@ def test_a_setting_that_the_algorithm_does_not_have_is_not_suggested():
         ("--gama 0.9", "did you mean --dqn.gamma?"),
         ("--qqqqq", "motet train WORLD --help-all lists all flags"),
         ("another", "motet train takes one world and flags, got also another"),
+        ("ppo", "got also ppo; use --algorithm ppo"),
+        ("--dqn.lr 0.1", "use --dqn.learning-rate"),
+        ("--dqn.buffer-size 9", "use --dqn.capacity"),
+        ("--train_freq 4", "use --updates-per-step (updates of a learner for each step of its agent)"),
+        ("--num-epochs 4", "with another algorithm it is --ppo.epochs"),
+        ("--capture-video", "motet eval RUN --video FILE.gif"),
+        ("--resume runs/x", "motet resume RUN continues a run"),
+        ("--frameskip 4", "motet repeats no actions"),
+        ("--local-mode", "use --engine serial"),
     ],
 )
 def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(given, hint, capsys):
@@ -101,8 +122,8 @@ def test_an_unknown_flag_of_eval_and_tournament_is_answered_with_the_one_that_wa
 
 def test_every_flag_of_eval_that_is_suggested_exists():
     known = set(_flags(static_flags(EvalFlags)))
-    assert {f"--{ours}".replace("_", "-") for ours in _PLAY} <= known
-    assert not {f"--{theirs}".replace("_", "-") for names in _PLAY.values() for theirs in names} & known
+    assert {f"--{ours}".replace("_", "-") for ours in EVALUATION} <= known
+    assert not {f"--{theirs}".replace("_", "-") for names in EVALUATION.values() for theirs in names} & known
 
 
 def test_an_unknown_key_of_a_world_is_answered_with_the_one_that_was_meant(tmp_path, capsys):
@@ -160,14 +181,22 @@ def test_a_module_without_a_name_and_a_misspelt_name_in_it_are_answered(tmp_path
     assert "did you mean" not in capsys.readouterr().err
 
 
-def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
-    assert main(["trian", "matrix"]) == 2
-    assert "did you mean motet train?" in capsys.readouterr().err
+@pytest.mark.parametrize("given, ours", [("trian", "train"), ("Train", "train"), ("learn", "train"), ("play", "eval")])
+def test_a_misspelt_or_foreign_command_is_answered_with_the_one_that_was_meant(given, ours, capsys):
+    assert main([given, "matrix"]) == 2
+    assert f"did you mean motet {ours}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "given, hint",
-    [("Tresure-Hunt", "did you mean treasure_hunt?"), ("matrix --algorithm DQN", "did you mean dqn?")],
+    [
+        ("Tresure-Hunt", "did you mean treasure_hunt?"),
+        ("CartPole-v1", "for a Gymnasium environment write gym:CartPole-v1"),
+        ("pettingzoo.classic.rps_v2", "write pettingzoo.classic.rps_v2:parallel_env"),
+        ("rps_v2", "for a PettingZoo environment write MODULE:parallel_env"),
+        ("matrix --algorithm DQN", "did you mean dqn?"),
+        ("matrix --algorithm sac", "for the same worlds there is td3"),
+    ],
 )
 def test_a_misspelt_world_or_algorithm_is_answered_with_the_one_that_was_meant(given, hint, capsys):
     assert main(["train", *given.split()]) == 2
@@ -181,6 +210,9 @@ def test_a_misspelt_world_or_algorithm_is_answered_with_the_one_that_was_meant(g
         ("colour = 5", "keys must be some of actors, agents, ahead, algorithm,"),
         ("[train]\nsteps = 5", "train (write the settings at the top of the file, without [train])"),
         ('[algorithm]\nname = "dqn"', 'write algorithm = "dqn", and its settings below [dqn]'),
+        ("async_training = true", "async_training (training is asynchronous unless you set engine serial"),
+        ("ent_coef = 0.1", "ent_coef (another algorithm has it: entropy of ppo)"),
+        ("[dqn]\ntau = 0.1", "tau (use target_rate)"),
         ("stepps = 5", "stepps (did you mean steps?)"),
         ("buffer_size = 5", "buffer_size (use capacity in [dqn])"),
         ("[ppo]\ngamma = 0.9", "ppo (the algorithm is dqn)"),
@@ -272,3 +304,61 @@ def test_a_missing_main_guard_is_one_line_in_the_child(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         check_main_guard()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "make, hint",
+    [
+        (lambda: Settings(num_workers=4), "unexpected keyword argument 'num_workers'; use actors"),
+        (lambda: Settings(train_freq=4), "use updates_per_step (updates of a learner"),
+        (lambda: Settings(lr=0.1), "use learning_rate in the algorithm's config"),
+        (lambda: Settings(async_training=True), "training is asynchronous unless"),
+        (lambda: Settings(Steps=9), "did you mean steps?"),
+        (lambda: DQNConfig(lr=0.1), "DQNConfig() got an unexpected keyword argument 'lr'; use learning_rate"),
+        (lambda: DQNConfig(buffer_size=9), "use capacity"),
+        (lambda: DQNConfig(n_envs=9), "use worlds_per_actor in Settings"),
+        (lambda: DQNConfig(ent_coef=0.1), "this algorithm has no such setting; in others it is entropy"),
+        (lambda: DQNConfig(gama=0.9), "did you mean gamma?"),
+        (lambda: EvaluationSettings(num_workers=4), "use jobs"),
+    ],
+)
+def test_an_unknown_argument_of_a_settings_class_is_answered_with_the_one_that_was_meant(make, hint):
+    with pytest.raises(TypeError) as caught:
+        make()
+    assert hint in str(caught.value)
+
+
+def test_every_settings_class_of_algorithms_suggests_names():
+    for name in ALGORITHMS:
+        with pytest.raises(TypeError, match="; use learning_rate"):
+            type(algorithm_config(name))(lr=0.1)
+
+
+def test_an_unknown_setting_of_evaluate_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(SettingError, match=r"got n_episodes \(use episodes\)"):
+        motet.evaluate("matrix", ["random"], n_episodes=3)
+
+
+@pytest.mark.parametrize(
+    "world, hint",
+    [
+        (gymnasium.make("CartPole-v1"), "give the class or function that makes it"),
+        (gymnasium.make_vec("CartPole-v1", num_envs=2), "set worlds_per_actor"),
+    ],
+)
+def test_an_environment_instead_of_what_makes_it_is_refused_with_advice(world, hint):
+    with pytest.raises(SettingError, match=hint):
+        motet.train(world, "dqn", Settings(steps=10, engine="serial"))
+
+
+@pytest.mark.parametrize("command", ["train matrix --steps", "resume runs/none --steps", "eval matrix --episodes"])
+def test_what_is_not_a_number_is_named_without_the_types_that_were_tried(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "many"])
+    error = capsys.readouterr().err
+    assert "expected a whole number" in error and "got 'many'" in error and "NoneType" not in error
+
+
+def test_a_page_as_the_file_for_json_is_refused(capsys):
+    assert main(["eval", "matrix", "-p", "random", "--out", "x.html"]) == 2
+    assert "for a page use --html x.html" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from motet.algorithms._settings import check_config, check_min_rows, check_rate,
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.foreign_names import suggesting
 from motet.nest import Nest
 from motet.schedule import ALWAYS, Schedule, Stages
 from motet.settings import FINITE
@@ -39,6 +40,7 @@ __all__ = ["AttainBehaviour", "AttainConfig", "LearnedHumans"]
 _REMEMBERED = 1_000  # number of states whose policies are cached
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class AttainConfig:
     """Settings of learned human policies.

@@ -23,6 +23,15 @@ ALGORITHMS = {
 }
 """The shipped algorithms by name."""
 
+_OTHERS = {
+    **dict.fromkeys(("rainbow", "apex", "apex_dqn", "r2d2", "double_dqn", "ddqn", "dueling_dqn", "qlearning"), "dqn"),
+    **dict.fromkeys(("qrdqn", "qr_dqn", "c51", "distributional_dqn"), "iqn"),
+    **dict.fromkeys(("sac", "ddpg", "maddpg", "matd3"), "td3"),
+    **dict.fromkeys(("a2c", "a3c", "appo", "impala", "ippo", "mappo", "trpo", "recurrent_ppo", "ppg"), "ppo"),
+    **dict.fromkeys(("qmix", "vdn", "coma", "iql"), "dqn"),
+}
+"""Algorithms of other libraries, and the shipped one that suits the same worlds."""
+
 
 def algorithm_config(given: Any, suggests: Mapping[str, Any] = types.MappingProxyType({})) -> AlgorithmConfig:
     """Return the config for a name or a class with its default settings; return a config unchanged.
@@ -34,6 +43,11 @@ def algorithm_config(given: Any, suggests: Mapping[str, Any] = types.MappingProx
     """
     named = isinstance(given, str)
     if named:
+        if near := _OTHERS.get(given.lower().replace("-", "_")):
+            raise SettingError(
+                f"algorithm must be one of {', '.join(ALGORITHMS)}, or 'module:attribute', got {given!r}; for the same "
+                f"worlds there is {near}"
+            )
         given = import_named(ALGORITHMS.get(given, given), "algorithm", list(ALGORITHMS))
     if isinstance(given, type):
         known = {item.name for item in fields(given)} if named and is_dataclass(given) else set()

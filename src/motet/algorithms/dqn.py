@@ -23,6 +23,7 @@ from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
+from motet.foreign_names import suggesting
 
 if TYPE_CHECKING:
     from motet.algorithms._dqn_learner import DQN
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DQNBehaviour", "DQNConfig"]
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class DQNConfig(ValueConfig):
     """Settings of DQN.

@@ -27,6 +27,7 @@ from motet.algorithms._settings import check_config, check_min_rows, check_rate,
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.foreign_names import suggesting
 from motet.nest import Nest
 from motet.schedule import Linear, Schedule, Staged, Stages, check_rising, value_at
 from motet.settings import FINITE
@@ -42,6 +43,7 @@ _STAGES = Stages(
 )
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class EmpowerConfig:
     """Settings of learned empowerment.

@@ -26,6 +26,7 @@ from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_seeds
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms._value import ValueBehaviour, ValueConfig, n_actions
+from motet.foreign_names import suggesting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["IQNBehaviour", "IQNConfig"]
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class IQNConfig(ValueConfig):
     """Settings of IQN.

@@ -48,6 +48,7 @@ from motet.algorithms._statistics import Freezing, Statistics
 from motet.algorithms._streams import STREAM_BYTES
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
+from motet.foreign_names import suggesting
 from motet.nest import Nest
 from motet.schedule import Schedule, Stages
 from motet.settings import FINITE
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["PPOBehaviour", "PPOConfig"]
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class PPOConfig(Freezing):
     """Settings of PPO.

@@ -42,6 +42,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """By name: the function as ``module:function``, and a description in one line."""
 
+_FOREIGN = {
+    **dict.fromkeys(("learn", "run", "fit", "start"), "train"),
+    **dict.fromkeys(("evaluate", "play", "enjoy", "test", "rollout", "render", "video"), "eval"),
+    **dict.fromkeys(("continue", "restore", "load"), "resume"),
+    **dict.fromkeys(("compare", "plot"), "report"),
+    **dict.fromkeys(("solve", "optimal"), "plan"),
+    **dict.fromkeys(("league", "match"), "tournament"),
+    **dict.fromkeys(("info", "check", "version"), "doctor"),
+}
+"""Names of other libraries' commands, with ours."""
+
 OWN_FLAGS = {"train", "eval", "tournament", "bench"}
 """Commands that parse their arguments themselves: their flags depend on the arguments, or on what is installed."""
 
@@ -60,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, rest = given[0], given[1:]
     if name not in COMMANDS:
-        near = nearest(name, COMMANDS)
+        near = _FOREIGN.get(name.lower(), nearest(name, COMMANDS))
         meant = f"did you mean motet {near}?" if near else "see motet --help"
         return _error(f"command must be one of {', '.join(COMMANDS)}, got {name!r}: {meant}")
     try:
@@ -85,15 +96,17 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     if name in OWN_FLAGS:
         return int(command(arguments))
     from motet.cli.hints import unknown_flags_of
+    from motet.cli.number_flags import numbers
 
     @functools.wraps(command)
     def bound(*args: Any, **kwargs: Any) -> Callable[[], int | None]:
         return functools.partial(command, *args, **kwargs)  # tyro calls this before it returns unknown arguments
 
     prog = f"motet {name}"
-    run, unknown = tyro.cli(
-        bound, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
-    )
+    with numbers():
+        run, unknown = tyro.cli(
+            bound, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+        )
     if unknown:
         raise SettingError(unknown_flags_of(prog, unknown, _flags(command)))
     return run() or 0

@@ -29,6 +29,7 @@ from motet.cli.experiment import Experiment, read
 from motet.cli.help import HELP_ALL, argument_docs, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_flags, unknown_keys
 from motet.cli.keyword_flags import keyword_flags
+from motet.cli.number_flags import numbers, read_whole
 from motet.errors import SettingError
 from motet.runs.sinks import DisplayChoice, WandbSettings
 from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
@@ -150,7 +151,7 @@ def parse(arguments: Sequence[str]) -> TrainRequest:
     world = world_flags(maker, experiment) if maker else None
     if world is not None and "agents" not in world.__dataclass_fields__ and _value_of(given, "--agents"):
         raise SettingError(f"agents is not a setting of the world {experiment.world}")
-    with schedules():
+    with numbers(), schedules():
         if helps:
             last = f"motet train {name or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
             show_help((_common if last else _options)(experiment, world), "motet train", _DESCRIPTION, last)
@@ -263,7 +264,7 @@ def _read_value(text: str) -> Any:
         pass
     with contextlib.suppress(ValueError):
         if text[:1].isdigit():
-            return _read_whole(text)
+            return read_whole(text)
         if "=" in text or text.partition(":")[0] in ("linear", "exponential"):
             return _read_schedule(text)
     return text
@@ -451,35 +452,6 @@ def schedules() -> Any:
 
 
 # ---- schedules: a number, linear:1:0.05:20000, exponential:1:0.05:5000, a function, or STAGE=SCHEDULE,STAGE=SCHEDULE
-
-
-@_registry.primitive_rule
-def _whole_number(info: Any) -> Any:
-    """Whole numbers, also as 1e5 and 100_000."""
-    if info.type is not int:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: _read_whole(words[0]),
-        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _read_whole(text: str) -> int:
-    """A whole number.
-
-    >>> _read_whole("1e5"), _read_whole("100_000")
-    (100000, 100000)
-    """
-    try:
-        number = float(text) if "e" in text.lower() else int(text)
-        if number == int(number):
-            return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"expected a whole number, got {text!r}")
 
 
 @_registry.primitive_rule

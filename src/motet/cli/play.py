@@ -24,6 +24,7 @@ from motet.cli.flags import place_of_world, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_play_flags
 from motet.cli.keyword_flags import keyword_flags
+from motet.cli.number_flags import numbers
 from motet.errors import SettingError
 from motet.evaluation.episode import Failure
 from motet.evaluation.evaluate import EvaluationSettings, first_line
@@ -35,8 +36,8 @@ from motet.runs.config import rebuild_world
 from motet.runs.directory import RunDirectory
 from motet.runs.trust import make_importable
 from motet.system.files import write_whole
-from motet.text import counted, label, plain
-from motet.worlds.catalogue import WORLDS, world_factory
+from motet.text import counted, label, nearest, plain
+from motet.worlds.catalogue import WORLDS, name_hint, world_factory
 
 __all__ = [
     "Play",
@@ -129,11 +130,14 @@ def parse(
         show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
     chosen: Any
-    chosen, unknown = tyro.cli(
-        options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
-    )
+    with numbers():
+        chosen, unknown = tyro.cli(
+            options, prog=prog, args=[name, *given], config=(tyro.conf.FlagCreatePairsOff,), return_unknown_args=True
+        )
     if unknown:
         raise SettingError(unknown_play_flags(unknown, _flags(options, without), prog))
+    if chosen.out is not None and chosen.out.suffix.lower() in (".html", ".htm"):
+        raise SettingError(f"out must be a file for JSON, got {str(chosen.out)!r}; for a page use --html {chosen.out}")
     for path in (chosen.out, chosen.html):
         if path is not None:
             _check_writable(path)
@@ -196,9 +200,11 @@ def _maker(name: str, trust: bool) -> Callable[..., Any]:
         return rebuild_world(config.get("world", {}), trust=trust or make_importable(run.path, config))
     if name not in WORLDS and ":" not in name:
         nothing = "which is a directory but not a run" if Path(name).is_dir() else "and no run directory has that name"
+        near = nearest(name, WORLDS)
+        hint = f"did you mean {near}?" if near else name_hint(name)
         raise SettingError(
             f"world must be a run directory, one of {', '.join(WORLDS)}, gym:ID for a Gymnasium environment, or "
-            f"'module:attribute', got {name!r}, {nothing}"
+            f"'module:attribute', got {name!r}, {nothing}{hint and f'; {hint}'}"
         )
     return world_factory(name)
 

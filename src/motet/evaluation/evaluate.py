@@ -23,6 +23,7 @@ from motet.evaluation.game import EpisodeTasks, Game
 from motet.evaluation.jobs import Disqualification, JobPool
 from motet.evaluation.result import Evaluation, Measured
 from motet.evaluation.serial import SerialPlayer
+from motet.foreign_names import meant, suggesting
 from motet.placement import Cluster
 from motet.policies.entries import Entry
 from motet.policies.limits import PolicyLimits
@@ -37,6 +38,7 @@ DECISIVE = ("episodes", "seed", "stand_in", "max_failures", "max_failed_episodes
 """The settings that determine the result."""
 
 
+@suggesting("evaluation")
 @dataclass(frozen=True)
 class EvaluationSettings:
     """Settings of an evaluation.
@@ -288,7 +290,10 @@ def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> Ev
     """Return the settings with some fields changed."""
     known = [item.name for item in fields(EvaluationSettings)]
     if unknown := sorted(set(changes) - set(known)):
-        raise SettingError(f"settings must be some of {', '.join(known)}, got {', '.join(unknown)}")
+        hints = {name: meant(name, known, "evaluation") for name in unknown}
+        expected = "valid" if all(hints.values()) else f"some of {', '.join(known)}"
+        got = ", ".join(f"{name} ({hint})" if hint else name for name, hint in hints.items())
+        raise SettingError(f"settings must be {expected}, got {got}")
     return replace(settings, **changes)
 
 

@@ -161,12 +161,19 @@ def find(module: str, name: str) -> Any:
         raise SettingError(f"class must be importable, got '{module}:{name}': {error}") from error
 
 
-def import_named(path: str, what: str, known: Sequence[str]) -> Any:
-    """Import what a user named as ``module:attribute``; ``known`` are the short names that an error lists."""
+def import_named(path: str, what: str, known: Sequence[str], hint: str = "") -> Any:
+    """Import what a user named as ``module:attribute``.
+
+    Args:
+        path: the name.
+        what: what it is for, in errors.
+        known: the short names that an error lists.
+        hint: what to write instead, if the name is neither; by default the most similar short name.
+    """
     module, _, name = path.partition(":")
     if not name:
         near, file = nearest(path, known), Path(path if path.endswith(".py") else f"{path}.py")
-        meant = f"; did you mean {near}?" if near else ""
+        meant = f"; did you mean {near}?" if near else f"; {hint}" if hint else ""
         if module.isidentifier() or module.endswith(".py"):
             meant = f"; for a name in {file}, write {file.stem}:NAME" if file.is_file() else meant
         raise SettingError(f"{what} must be one of {', '.join(known)}, or 'module:attribute', got {path!r}{meant}")

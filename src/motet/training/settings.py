@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from motet.errors import SettingError
+from motet.foreign_names import suggesting
 from motet.pace import Pace
 from motet.placement import Cluster, check_device
 from motet.settings import FINITE, check_fields
@@ -27,6 +28,7 @@ ScoreFunction = Callable[[Any], float]
 _NOT_IN_PERIODS = ("slack", "publish_every", "publish", "sync_interval", "max_lag_versions", "max_lag_steps")
 
 
+@suggesting("run")
 @dataclass(frozen=True)
 class Settings:
     """Settings of a training run. Hyperparameters of the learners are in the algorithm's config.

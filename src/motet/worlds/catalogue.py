@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from motet.errors import SettingError
 from motet.system.imports import import_named, known_by_path
 
-__all__ = ["WORLDS", "suggestions", "world_factory", "world_name"]
+__all__ = ["WORLDS", "name_hint", "suggestions", "world_factory", "world_name"]
 
 WORLDS = {
     "treasure_hunt": "motet.worlds:TreasureHunt",
@@ -39,10 +40,33 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
         )
     elif isinstance(world, str):
         path = WORLDS.get(world, world)
-        maker = known_by_path(path, import_named(path, "world", [*WORLDS, "'gym:ID' for a Gymnasium environment"]))
+        known = [*WORLDS, "'gym:ID' for a Gymnasium environment"]
+        maker = known_by_path(path, import_named(path, "world", known, hint=name_hint(world)))
     if not callable(maker):
-        raise SettingError(f"world must be a name, 'module:attribute', or a callable that makes a world, got {world!r}")
+        hint = ""
+        if hasattr(world, "num_envs"):
+            hint = "; give what makes a single environment, and set worlds_per_actor (--worlds-per-actor)"
+        elif hasattr(world, "reset"):
+            hint = "; give the class or function that makes it: each process makes a separate one"
+        raise SettingError(
+            f"world must be a name, 'module:attribute', or a callable that makes a world, got {world!r}{hint}"
+        )
     return functools.partial(maker, **settings) if settings else maker
+
+
+def name_hint(name: str) -> str:
+    """What to write for an environment of Gymnasium or PettingZoo that is given as in these libraries; else empty.
+
+    >>> name_hint("CartPole-v1"), name_hint("pettingzoo.classic.rps_v2"), name_hint("maze")
+    ('for a Gymnasium environment write gym:CartPole-v1', 'write pettingzoo.classic.rps_v2:parallel_env', '')
+    """
+    if re.fullmatch(r"[\w/.:-]+-v\d+", name):
+        return f"for a Gymnasium environment write gym:{name}"
+    if re.fullmatch(r"(\w+\.)+\w+_v\d+", name):
+        return f"write {name}:parallel_env"
+    if re.fullmatch(r"\w+_v\d+", name):
+        return "for a PettingZoo environment write MODULE:parallel_env, e.g. pettingzoo.classic.rps_v2:parallel_env"
+    return ""
 
 
 def suggestions(factory: Any) -> Mapping[str, Any]:
