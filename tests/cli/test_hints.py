@@ -292,6 +292,24 @@ def test_a_missing_main_guard_in_a_script_that_evaluates_is_explained(tmp_path):
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "if __name__ == '__main__':" in last and "isolate the policies" not in last
+    assert done.stderr.count("main guard") == 1
+
+
+def test_a_missing_main_guard_in_a_script_that_trains_is_explained_before_a_run_begins(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text('import motet\n\n\ndef main():\n    motet.train("matrix", run="runs/mine")\n\n\nmain()\n')
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and not (tmp_path / "runs").exists()
+    assert len(done.stderr.splitlines()) < 15 and "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+
+
+def test_a_script_with_a_main_guard_starts_processes(tmp_path):
+    script, guard = tmp_path / "script.py", "if __name__ == '__main__':"
+    call = "motet.evaluate('matrix', 'random', jobs=2, episodes=2)"
+    script.write_text(f"import motet\n{guard}\n    {call}\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_frames_that_a_world_suggests_can_be_turned_off_in_self_play(capsys):

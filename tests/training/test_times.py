@@ -150,6 +150,11 @@ def test_no_setting_is_named_that_reproducible_runs_refuse():
         assert "raise period (now 100)" in text and "publish_every" not in text and "double_buffer" not in text
 
 
+def test_nothing_is_advised_before_the_first_update():
+    assert told({"world": 0.5, "policies": 0.5}, {"rows": 1.0}) == ""
+    assert told({"world": 1.0}, {"updates": 0.4, "rows": 0.6}) != ""
+
+
 def test_the_start_does_not_count():
     assert told({"start": 0.9, "world": 0.1}, {"updates": 1.0}) == ""
     assert told({}, {}) == "" and told({"world": 1.0}, {}) == "" and told({}, serial=True) == ""

@@ -36,7 +36,7 @@ from motet.schedule import Clock, Exponential, Linear, Schedule, Staged
 from motet.settings import describe_settings, kinds_of
 from motet.system.imports import Imported, import_function, path_of
 from motet.training.settings import AgentSettings, ScoreFunction, Settings
-from motet.worlds.catalogue import WORLDS, world_factory
+from motet.worlds.catalogue import WORLDS, world_factory, world_name
 
 if TYPE_CHECKING:
     from motet.policies.partner import Partner
@@ -364,7 +364,7 @@ def _asked(chosen: Any, experiment: Experiment, maker: Any) -> TrainRequest:
         own.get("algorithm", experiment.algorithm) != experiment.algorithm for own in learning
     )
     return TrainRequest(
-        world=experiment.world.rpartition(":")[2],
+        world=world_name(experiment.world).removeprefix("gym:"),
         algorithm="mixed" if mixed else short_name(experiment.algorithm),
         factory=factory,
         configs=configs,

@@ -28,7 +28,7 @@ from motet.placement import Cluster
 from motet.policies.entries import Entry
 from motet.policies.limits import PolicyLimits
 from motet.settings import check_fields
-from motet.system.child import interrupts
+from motet.system.child import check_main_guard, interrupts
 from motet.system.raised import DETAIL, printable
 from motet.text import counted, plain, valid
 
@@ -140,6 +140,7 @@ def evaluate(
     True
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
+    check_main_guard(starts=chosen.engine != "serial" and workers is None)
     game = Game.of(world, policies, chosen)
     game.check_seats()
     tasks = EpisodeTasks(game, chosen.episodes, chosen.film)

@@ -23,6 +23,7 @@ from motet.evaluation.game import Game, most_processes, shared_out
 from motet.evaluation.jobs import JobPool
 from motet.evaluation.result import Episode, Measured, SeededResult, plain_episode, plain_measured, plain_score
 from motet.intervals import Score, score
+from motet.system.child import check_main_guard
 
 __all__ = ["FocalEvaluation", "PairedScore", "evaluate_focal"]
 
@@ -173,6 +174,7 @@ def evaluate_focal(
         result.changes()["team"].change.mean
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
+    check_main_guard(starts=chosen.engine != "serial" and workers is None)
     others = list(background) if isinstance(background, Sequence) and not isinstance(background, str) else [background]
     if not others:
         raise SettingError("background must be one or more policies, got none")

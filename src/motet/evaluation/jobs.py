@@ -123,7 +123,7 @@ class JobPool:
     """
 
     def __init__(self, jobs: int, hang_s: float = 300.0) -> None:
-        check_main_guard()
+        check_main_guard(starts=True)
         self._hang_s = self._limit_s = hang_s
         self._workers: list[_EpisodeWorker] = []
         self._plan: EpisodePlan | None = None

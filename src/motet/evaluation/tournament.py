@@ -49,7 +49,7 @@ from motet.evaluation.verdict import SequentialTest, Verdict
 from motet.evaluation.win_rates import policy_scores
 from motet.intervals import Score, score
 from motet.runs.config import versions
-from motet.system.child import interrupts
+from motet.system.child import check_main_guard, interrupts
 from motet.text import counted
 from motet.world.winning import WinRule
 
@@ -225,6 +225,7 @@ def tournament(
         result.ratings()["tit_for_tat"].rating
     """
     chosen = with_changes(settings or EvaluationSettings(), changes)
+    check_main_guard(starts=chosen.engine != "serial" and workers is None)
     rounds = (_MOST_ROUNDS if until_clear else _ROUNDS) if rounds is None else rounds
     if rounds < 1:
         raise SettingError(f"rounds must be an int >= 1, got {rounds}")

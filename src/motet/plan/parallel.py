@@ -151,7 +151,7 @@ def work_through(
     """
     team = workers if isinstance(workers, WorkerTeam) else WorkerTeam(workers, _start_here)
     if team.count > 1:
-        check_main_guard()
+        check_main_guard(starts=True)
     job = _PlanJob(items, work, take, team, grows)
     with contextlib.closing(job):
         ticked = time.monotonic()

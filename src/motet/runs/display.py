@@ -202,7 +202,7 @@ def frame(
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
-        if snapshot.bottleneck:
+        if snapshot.bottleneck and snapshot.state == "running":  # afterwards the summary has it
             parts.append(Text(plain(snapshot.bottleneck), style="dim"))
     return Group(*parts)
 

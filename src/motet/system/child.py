@@ -7,6 +7,7 @@ descriptors, users' factories wrapped in :class:`~motet.system.portable.Portable
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import faulthandler
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from motet.errors import StartError, WaitTimeoutError
+from motet.errors import ChildError, StartError, WaitTimeoutError
 from motet.system import fork_server as _fork_server
 from motet.system.raised import InterruptedAgain
 
@@ -200,15 +201,41 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def check_main_guard() -> None:
+def check_main_guard(starts: bool = False) -> None:
     """End this process if it is a child that is importing the user's script, and the script has no main guard.
 
     It prints one line instead of a traceback; the process that started the child raises the error.
+
+    Args:
+        starts: this process is about to start others. Then raise ChildError if it executes a script without a guard.
     """
+    if starts and _is_unguarded():
+        raise ChildError(f"processes cannot be started: {GUARD}")
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         sys.stderr.write(f"motet was called while a child process was importing your script: {GUARD}\n")
         sys.stderr.flush()
         raise SystemExit(1)
+
+
+def _is_unguarded() -> bool:
+    """Whether the main script executes a statement that each child would execute again when it imports the script.
+
+    Below any ``if`` a statement counts as guarded: the child finds out.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_code.co_name != "<module>" or frame.f_globals.get("__name__") != "__main__":
+        return False  # a notebook, a debugger or a thread
+    file = frame.f_globals.get("__file__")
+    if not file or frame.f_code.co_filename != file or Path(file).stem in ("__main__", "ipython"):
+        return False  # children do not import it
+    try:
+        statements = ast.parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    inside = [one for one in statements if one.lineno <= frame.f_lineno <= (one.end_lineno or one.lineno)]
+    return bool(inside) and not any(isinstance(one, ast.If) for one in inside)
 
 
 def one_thread() -> None:

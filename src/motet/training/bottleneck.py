@@ -39,6 +39,8 @@ def bottleneck(snapshot: Snapshot, roster: Roster, cores: int, serial: bool) -> 
         return ""
     actors = {name: sum(each.get(name, 0.0) for each in known) / len(known) for name in {n for e in known for n in e}}
     busiest = min(learners, key=_waiting)
+    if not busiest.get("updates") and _waiting(busiest) > 0.99:  # learners still wait for their first rows
+        return ""
     return (
         _of_interruptions(actors, roster)
         or _of_turns(actors, busiest, roster)

@@ -108,9 +108,9 @@ def train(
             ``on_message``.
         on_message: called with one line of text for each event that the user should know about.
     """
-    check_main_guard()
     if not isinstance(settings, Settings | None):
         raise SettingError(f"settings must be a motet.Settings, got {settings!r}")
+    check_main_guard(starts=settings is None or settings.engine != "serial")
     settings, factory = settings or Settings(), fitted_world(world_factory(world), algorithm)
     shown = resolved(display)
     given: list[Any] = list(algorithm.values()) if isinstance(algorithm, Mapping) else [algorithm]

@@ -103,7 +103,7 @@ def train_seeds(
         display: as in :func:`train`. Of parallel runs, one line is shown at the end of each.
         on_message: called with one line of text for each event that the user should know about.
     """
-    check_main_guard()
+    check_main_guard(starts=True)
     shown, settings, folder = resolved(display), settings or Settings(), Path(run)
     if not isinstance(settings, Settings):
         raise SettingError(f"settings must be a motet.Settings, got {settings!r}")

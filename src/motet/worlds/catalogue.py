@@ -25,6 +25,10 @@ WORLDS = {
 """The shipped worlds by name."""
 
 
+_PLAIN = ("env", "raw_env", "parallel_env", "aec_env", "make_env", "make")
+"""Names of factories that say nothing about the world; in PettingZoo the module is the name."""
+
+
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
     """Return a callable that makes a world, given a shipped name, ``gym:ID``, ``module:attribute`` or a callable.
 
@@ -86,15 +90,17 @@ def world_name(world: Any, settings: Mapping[str, Any] = types.MappingProxyType(
 
     >>> world_name(world_factory("treasure_hunt", {"size": 9})), world_name("motet.worlds:MatrixGame")
     ('treasure_hunt', 'matrix')
-    >>> world_name(world_factory("gym:CartPole-v1"))
-    'gym:CartPole-v1'
+    >>> world_name(world_factory("gym:CartPole-v1")), world_name("pettingzoo.classic.rps_v2:parallel_env")
+    ('gym:CartPole-v1', 'rps_v2')
     """
     while isinstance(world, functools.partial):
         world, settings = world.func, {**world.keywords, **settings}
     if isinstance(world, str) and (world in WORLDS or world.startswith("gym:")):
         return world
     path = world if isinstance(world, str) else getattr(world, "path", "") or getattr(world, "__name__", "")
-    name = str(path or type(world).__name__).rpartition(":")[2]
+    module, _, name = str(path or type(world).__name__).rpartition(":")
     if name == "from_gymnasium":
         return f"gym:{settings.get('id', '')}"
+    if name in _PLAIN and (module := module or getattr(world, "__module__", "")) not in ("", "__main__"):
+        return module.rpartition(".")[2]
     return {path.rpartition(":")[2]: known for known, path in WORLDS.items()}.get(name, name)
