@@ -25,6 +25,7 @@ GROUND = {
     for name in (
         "errors",
         "settings",
+        "foreign_names",
         "text",
         "arrays",
         "nest",
