@@ -67,7 +67,7 @@ def summarise(
     if history and (found := time_lines(history[-1])):
         console.print()
         for part in found:
-            console.print(part, soft_wrap=not console.is_terminal)
+            console.print(part)
     console.print()
     if pictures:
         for what, make in _pictures(run, trust):
