@@ -1,5 +1,6 @@
 """The commands as a user gives them: train, resume, status, watch; and what they say when they are given nonsense."""
 
+import functools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import EXAMPLES
 
 from motet.cli import main
@@ -83,6 +85,17 @@ def test_resume_continues_in_the_same_directory(run, capsys):
     assert RunDirectory.open(run).config()["settings"]["steps"] == 500
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["steps"] == 500 and any(line["steps"] == 400 for line in lines)
+
+
+def test_status_breaks_its_sentences_between_words(run, capsys, monkeypatch):
+    sentence = json.loads((run / "status.json").read_text())["bottleneck"]
+    main(["status", str(run)])
+    assert sentence in capsys.readouterr().out, "in one line where it is not shown in a terminal"
+    terminal = functools.partial(Console, force_terminal=True, width=50, color_system=None)
+    monkeypatch.setattr("motet.cli.status.Console", terminal)
+    main(["status", str(run)])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert sentence in " ".join(lines) and sentence not in lines
 
 
 def test_status_shows_agents_and_processes(run, capsys):

@@ -79,7 +79,7 @@ def test_use_of_gpus_is_shown_wherever_metrics_go(engine, driver, tmp_path, caps
     assert words in console.file.getvalue()
     (run / "status.json").write_text(json.dumps(last.as_dict()))
     assert main(["status", str(run)]) == 0
-    assert words in capsys.readouterr().out
+    assert words in capsys.readouterr().out, "in one line where it is not shown in a terminal"
 
 
 def test_nothing_appears_without_a_gpu(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def status(run: tyro.conf.Positional[Path]) -> int:
     console.print(_process_table(snapshot, alive, age))
     console.print()
     for part in time_lines(snapshot, lately=alive):
-        console.print(part, soft_wrap=True)
+        console.print(part, soft_wrap=not console.is_terminal)  # a terminal would break lines within words
     if steps := directory.steps():
         console.print(f"\ncheckpoints at steps {', '.join(f'{step:,}' for step in steps)}", soft_wrap=True)
     return 0
