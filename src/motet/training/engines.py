@@ -164,7 +164,7 @@ def _way_out(run: Run, error: ChildError) -> str:
     """Advice for a run whose processes died too often: how to continue it with fewer of them."""
     if not isinstance(error, RestartLimitError) or run.directory is None or not run.directory.steps():
         return ""
-    return f"; fix: continue it with fewer processes, {run.directory.way_on()} --engine serial, or --actors N"
+    return f"; fix: use fewer processes when you {run.directory.way_on()} --engine serial, or --actors N"
 
 
 def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
