@@ -35,8 +35,8 @@ SB3_RECURRENT = "sb3-contrib, RecurrentPPO"
 MEASURES = {
     "learning": Measure("Double DQN, one agent, sampling included", "updates/s"),
     "plain_learning": Measure("DQN that is not double, one agent, sampling included", "updates/s"),
-    "stacking": Measure(f"Double DQN of {STACK} agents with own modules", "updates/s"),
-    "acting": Measure("Actions of an own module", "actions/s"),
+    "stacking": Measure(f"Double DQN of {STACK} agents with users' modules", "updates/s"),
+    "acting": Measure("Actions of a user's module", "actions/s"),
     "gru_step_1": Measure("One step of a GRU for 1 row", "steps/s"),
     "gru_step_16": Measure("One step of a GRU for 16 rows", "steps/s"),
     "memory": Measure("PPO in CartPole, 32 worlds, 32 fragments of 32 rows, 4 minibatches", "steps/s"),

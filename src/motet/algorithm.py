@@ -289,7 +289,7 @@ class Remembers(Protocol):
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
     ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
-        """Return what ``act`` does, and the state ``[B, state_size]`` after these observations, in a new array.
+        """Return the same as ``act``, and the state ``[B, state_size]`` after these observations, in a new array.
 
         ``state`` ``[B, state_size]`` is the state before them. It must not be changed.
         """

@@ -45,7 +45,7 @@ class Linear:
     steps: Annotated[int, Ge(1)]
     """Steps of the agent, or updates, from ``start`` to ``end``."""
     by: Clock | None = None
-    """Whether it counts steps or updates. None: steps, or inside a ``Staged`` setting what the stages count."""
+    """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Linear.")
@@ -78,7 +78,7 @@ class Exponential:
     half_life: Annotated[float, Gt(0)]
     """Steps of the agent, or updates, in which the distance to ``end`` halves."""
     by: Clock | None = None
-    """Whether it counts steps or updates. None: steps, or inside a ``Staged`` setting what the stages count."""
+    """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
     least: Annotated[float, FINITE] | None = None
     """Floor: value at which the decay stops, between the end and the start. None: no floor."""
 

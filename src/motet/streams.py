@@ -69,7 +69,7 @@ class StreamUser:
         self.late = 0
         """Generators that it drew from for the first time after it had given up its stream; see ``generators_of``."""
         self.gives_up_all = False
-        """Whether it has given up all streams."""
+        """Whether the user has given up all streams."""
         self._owns = [True, True, True]  # by generator: whether each copy has a stream
         self._drew = [False, False, False]
         self._quiet = [0, 0, 0]  # hand-overs without a draw
@@ -265,7 +265,7 @@ def _memory_of(generator: random.Random) -> Any:
     return memory if np.frombuffer(memory.raw, np.uint32).tolist() == [position, *words] else None
 
 
-_STATE_BYTES = 4 * 625  # of a Mersenne twister: 624 words and a position
+_STATE_BYTES = 4 * 625  # state of a Mersenne twister: 624 words and a position
 
 
 class _Numpy:
@@ -525,7 +525,7 @@ def made_alike(name: str, make: Callable[[], _T]) -> _T:
     with streams_returned():
         streams.begin(MADE)
         made = make()
-        if not had_torch and "torch" in sys.modules:  # its stream was not seeded: make it again
+        if not had_torch and "torch" in sys.modules:  # torch's stream was not seeded, so the object is made again
             streams.begin(MADE)
             made = make()
     return made

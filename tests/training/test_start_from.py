@@ -102,7 +102,7 @@ def test_a_start_from_an_unsuitable_run_is_refused(tmp_path: Any) -> None:
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     del config["spaces"], config["agents"]["player_0"]["hidden"]  # as if of an earlier version
     (tmp_path / "a" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SettingError, match="its observations, actions or networks are others"):
+    with pytest.raises(SettingError, match="its observations, actions or networks differ"):
         start(DQNConfig(hidden=(80,), **FEW))
     with pytest.raises(SettingError, match="start_from of player_0: only valid for agents that learn"):
         train("matrix", {"player_0": AgentSettings("random", start_from=run), "player_1": "dqn"}, serial(10))

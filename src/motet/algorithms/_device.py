@@ -33,7 +33,7 @@ class Device:
     def __init__(self, name: str) -> None:
         self._device = torch.device(name)
         self.shares = self._device.type == "cpu"
-        """Whether its tensors are the host's arrays."""
+        """Whether tensors on this device share the memory of the host's arrays."""
 
     def zeros(self, *shape: int) -> Tensor:
         """Return float32 zeros on the device."""
@@ -53,7 +53,7 @@ class Device:
         return source.to(self._device, torch.float32 if source.dtype == torch.float64 else source.dtype)
 
     def link(self, array: npt.NDArray[Any]) -> Callable[[], Tensor]:
-        """Return a function that returns the current content of an array, as :meth:`to_device` does."""
+        """Return a function that returns the current content of an array as a tensor on the device."""
         if not self.shares:
             return partial(self.to_device, array)
         tensor = self.to_device(array)

@@ -234,7 +234,7 @@ class Part(NamedTuple):
     actions: Actions
     outputs: slice
     own: slice
-    """Its parameters outside the network."""
+    """Parameters of the distribution outside the network."""
     mask: slice
     chosen: slice
     fields: Mapping[str, slice]

@@ -72,7 +72,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Greedy:
-    """A greedy policy: networks one after the other, then the decision."""
+    """A greedy policy: a chain of networks, followed by the decision."""
 
     encoder: Encoder
     """Turns observations into rows of numbers."""

@@ -165,7 +165,7 @@ class ModelQueries:
         holds = np.zeros((layout.distinct, layout.hold_bytes), np.uint8)
         for i, one in enumerate(facts):
             code[i], ended[i] = one.code, one.ended
-            holds[i, : len(one.holds)] = one.holds  # of listed goals
+            holds[i, : len(one.holds)] = one.holds  # for listed goals
         count = np.array(len(facts), np.uint8)
         fields = {"successor": code, "count": count, "ended": ended, "holds": holds, "number": number,
                   "probability": probability}  # fmt: skip

@@ -32,12 +32,12 @@ class ValueConfig:
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers; not used with a network of your own."""
     network: NetworkSetting = None
-    """Your own network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
+    """Your own network instead of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
     observation to the values of all actions."""
     encoder: NetworkSetting = None
-    """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, which
-    maps an observation to features, its path "module:function", or a name such as "parts"."""
+    """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, the
+    path "module:function" of one, or a name such as "parts". The module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
     """Memory of the policy, a recurrent layer before the hidden layers; None: it sees the newest observation only. With
     a memory, updates learn from sequences of consecutive rows."""

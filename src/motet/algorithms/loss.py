@@ -109,7 +109,8 @@ class Net:
     """
 
     source: NetworkSetting
-    """What creates the network: a function of (space, outputs), its path "module:function", or a name such as "mlp".
+    """What creates the network: a function of (space, outputs), the path "module:function" of one, or a name such as
+    "mlp".
     Without ``outputs``, a function of (space)."""
     space: Any
     """Space of the network's input: the observation space, or a Box of features."""

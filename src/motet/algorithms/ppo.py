@@ -82,15 +82,15 @@ class PPOConfig(Freezing):
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
-    """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
+    """Your own policy network instead of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
     observation to logits, or to the means of continuous actions."""
     critic: NetworkSetting = None
-    """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation to a
-    value."""
+    """Your own critic, given in the same forms as ``network``. A function gets (observation_space, 1). The module maps
+    an observation to a value."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critic share: a function of (observation_space) that makes a torch.nn.Module,
-    which maps an observation to features, its path "module:function", or a name such as "parts"."""
+    the path "module:function" of one, or a name such as "parts". The module maps an observation to features."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     memory: Literal["gru", "lstm"] | None = None

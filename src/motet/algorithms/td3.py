@@ -72,16 +72,16 @@ class TD3Config(Freezing):
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (256, 256)
     """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
-    """Your own policy network in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps an
-    observation to the action before it is squashed to [-1, 1]."""
+    """Your own policy network instead of the shipped one: a function of (observation_space, outputs) that makes a
+    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
+    observation to the action before tanh squashes it to [-1, 1]."""
     critic: NetworkSetting = None
-    """Your own critic, as ``network``: a function of (observation_space, 1). The module maps an observation and an
-    action [batch, numbers], scaled to [-1, 1], to a value; it is made twice."""
+    """Your own critic, given in the same forms as ``network``. A function gets (observation_space, 1). The module maps
+    an observation and an action [batch, numbers], scaled to [-1, 1], to a value. Two such modules are made."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critics share and which learns with the critics: a function of
-    (observation_space) that makes a torch.nn.Module, which maps an observation to features, its path
-    "module:function", or a name such as "parts"."""
+    (observation_space) that makes a torch.nn.Module, the path "module:function" of one, or a name such as "parts". The
+    module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
     """Memory that policy and critics share, a recurrent layer before their hidden layers, which learns with the
     critics; None: they see the newest observation only. With a memory, updates learn from sequences of consecutive

@@ -98,7 +98,7 @@ class _EpisodeWorker:
     busy: bool = False
     """Whether the worker still plays episodes whose results are no longer needed."""
     late: bool = False
-    """Whether its slow start was reported."""
+    """Whether the slow start of the worker was reported."""
 
     @property
     def doing(self) -> str:

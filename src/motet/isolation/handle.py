@@ -119,7 +119,8 @@ class PolicyProcess:
         try:
             with open(f"/proc/{self._pid}/schedstat") as file:
                 return int(file.read().split()[1]) / 1e9
-        except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count that time
+        # the process has ended, or this kernel does not measure that time
+        except (FileNotFoundError, ProcessLookupError):
             return 0.0
 
     def end(self) -> None:

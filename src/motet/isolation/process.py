@@ -114,7 +114,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
         start = replace(start, sandbox=replace(start.sandbox, limited=limited))
     if start.by_kernel:
         for controller, limit in start.group_limits.items():
-            with contextlib.suppress(OSError):  # no group can be created: the guard counts
+            with contextlib.suppress(OSError):  # no group can be created, so the guard counts the tasks itself
                 groups.append(PolicyGroup(controller, start.mark, limit))
                 start = replace(start, grouped=start.grouped | {controller})
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -90,7 +90,7 @@ def cpu_s(pids: list[int]) -> float:
     """Return the CPU time of these processes, in seconds."""
     total = 0.0
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             total += time.clock_gettime((~pid << 3) | 2)  # Linux's id of another process's CPU clock
     return total
 

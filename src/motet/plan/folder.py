@@ -34,7 +34,7 @@ class ArrayBlocks(Protocol):
         """Dtype of the array."""
 
     def blocks(self) -> Iterable[NDArray[Any]]:
-        """Its rows, in order, in blocks."""
+        """The rows of the array, in order, in blocks."""
 
 
 def write_folder(

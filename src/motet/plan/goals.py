@@ -192,7 +192,7 @@ class _Generate:
     agents: tuple[str, ...]
 
     def __call__(self, states: Sequence[Any]) -> tuple[list[list[Answer]], NDArray[np.int64]]:
-        known: list[dict[Any, int]] = [{} for _ in self.humans]  # what the generator gave -> number of the answer
+        known: list[dict[Any, int]] = [{} for _ in self.humans]  # answer of the generator -> number of the answer
         last: list[Any] = [None] * len(self.humans)
         number = [-1] * len(self.humans)
         which: list[int] = []

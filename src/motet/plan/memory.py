@@ -41,5 +41,5 @@ def allocated(
     check_memory(nbytes, purpose)
     try:
         return {name: np.zeros(shape, dtype) for name, (shape, dtype) in arrays.items()}
-    except MemoryError as error:  # where the available memory is not known, or the system refuses
+    except MemoryError as error:  # the available memory is not known, or the system refuses
         raise MemoryShortError(f"{purpose} need {format_bytes(nbytes)} of memory. {_ADVICE}") from error

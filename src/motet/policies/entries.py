@@ -92,7 +92,7 @@ class Entry:
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
     """How the policy is made, by agent. A run has a separate policy for each of its agents."""
     source: str = ""
-    """What the user gave, for reports."""
+    """The user's text for the policy, for reports."""
     key: str = ""
     """Key that is equal for entries of the same policy on different seats."""
 

@@ -92,7 +92,8 @@ class Partner:
         spec = entry.on(agent)
         if is_run_policy(spec):
             return replace(self, policy=entry.source or str(self.policy), name=self.name or entry.title, copy=folder)
-        if isinstance(self.policy, str) and _is_run(self.policy):  # its agent did not learn: the run is not needed
+        # its agent did not learn in that run, so the run is not needed
+        if isinstance(self.policy, str) and _is_run(self.policy):
             limits, sandbox = self.limits or entry.limits, entry.sandbox if self.sandbox == "no" else self.sandbox
             inner = replace(self, policy=spec, isolate=bool(entry.isolate), limits=limits, sandbox=sandbox)
             return inner.stored(entry, agent, folder)
@@ -103,7 +104,7 @@ class Partner:
                 return replace(self, policy=replace(given, factory=path_of(factory)))
             if isinstance(given, type) or (callable(given) and hasattr(given, "__qualname__")):
                 return replace(self, policy=PolicySpec(path_of(given), kind=entry.spec.kind))
-        except SettingError:  # it cannot be imported: resume() needs algorithm=
+        except SettingError:  # the policy cannot be imported, so resume() needs algorithm=
             return self
         return self
 

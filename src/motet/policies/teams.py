@@ -115,7 +115,7 @@ class TeamPolicy:
         had_torch = "torch" in sys.modules
         with self._making():
             made = team()
-        if not had_torch and "torch" in sys.modules:  # its stream was not seeded: make the team again
+        if not had_torch and "torch" in sys.modules:  # torch's stream was not seeded, so the team is made again
             with self._making():
                 made = team()
         return made

@@ -190,7 +190,7 @@ def _defaults(path: str, names: Iterable[str]) -> dict[str, Any]:
     try:
         return _described(find(module, name))
     except (SettingError, TypeError, ValueError):
-        return {}  # it was removed from motet, or has no signature
+        return {}  # the class was removed from motet, or has no signature
 
 
 def _described(kind: Any) -> dict[str, Any]:

@@ -378,7 +378,7 @@ def _play(world: Any, streams: Streams, policies: Sequence[Any], seed: int, film
     streams.enter()
     ended, segments = set[int](), 0
     while (group := world.group()) and not film.problem:
-        for agent in ended.intersection(group):  # it acts again after its end: a new segment begins
+        for agent in ended.intersection(group):  # the agent acts again after its end: a new segment begins
             ended.remove(agent)
             segments += 1
             policies[agent].reset(seed + segments * len(policies) + agent)

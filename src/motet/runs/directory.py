@@ -136,7 +136,7 @@ class RunDirectory:
         if self.path in self._made:
             shutil.rmtree(self.path / PARTNERS, ignore_errors=True)
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # it holds other files
+            with contextlib.suppress(OSError):  # the directory holds other files
                 folder.rmdir()
 
     @property

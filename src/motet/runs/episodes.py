@@ -104,13 +104,13 @@ class Episodes:
     """Seconds of training, summed over all sessions."""
     seed: npt.NDArray[np.int64]
     returns: dict[str, _Array]
-    """By agent; ``nan`` where the agent did not act."""
+    """Returns and lengths by agent; ``nan`` where the agent did not act."""
     lengths: dict[str, _Array]
     versions: dict[str, _Array]
-    """By policy."""
+    """Version of each policy at the end of the episode, by policy."""
     winner: list[str | None]
     metrics: dict[str, _Array]
-    """By name; ``nan`` in episodes without it."""
+    """Metrics of the world by name; ``nan`` in episodes without that metric."""
     lines: list[dict[str, Any]]
     """The lines themselves, with all fields."""
     every: int = 1

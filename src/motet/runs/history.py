@@ -104,7 +104,7 @@ class RunHistory:
 
     @functools.cached_property
     def episodes(self) -> Episodes:
-        """Its episodes, from ``episodes.jsonl``; none if the run did not write that file."""
+        """The run's episodes, from ``episodes.jsonl``; none if the run did not write that file."""
         return read_episodes(self.path, {})
 
     def frame(self, of: Literal["curves", "evaluations", "episodes"] = "curves") -> Any:

@@ -102,7 +102,7 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             if not name.startswith("rows_")
         )
     count = max(len(agents), 1)
-    if snapshot.state == "running":  # the time of the last one includes that of the last evaluation
+    if snapshot.state == "running":  # not at the end, because that time includes the last evaluation
         yield "speed/steps_per_s", snapshot.steps_per_s
         yield "speed/episodes_per_s", snapshot.episodes_per_s
         yield "speed/updates_per_s", float(sum(row.updates_per_s for row in snapshot.agents))

@@ -86,7 +86,7 @@ class AgentRow:
     broken: int
     """Number of episodes cut off by a failure, such as the death of their actor."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What its learner measured last, by name."""
+    """Newest metrics of the agent's learner, by name."""
     stage: str = ""
     """Current stage of its algorithm, if there are several."""
     forced: int = 0
@@ -137,7 +137,7 @@ class ProcessRow:
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
     memory_bytes: int | None = None
-    """Its resident memory, without memory shared with other processes; None if unknown, as on other nodes."""
+    """Resident memory of the process, without memory shared with others; None if unknown, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 

@@ -137,7 +137,7 @@ class Child:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether it failed before ``_enter``, which sends every later exception to the parent."""
+        """Whether the child failed before ``_enter``, which sends every later exception to the parent."""
         return self.exit == 1 and not self.traceback()
 
     def describe_end(self) -> str:
@@ -331,7 +331,8 @@ def _die_with_parent() -> None:
             signal_when_parent_ends(signal.SIGKILL)
     else:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if (parent is not None and not parent.is_alive()) or _fork_server.is_orphan():  # it ended before prctl was called
+    # the parent ended before prctl was called
+    if (parent is not None and not parent.is_alive()) or _fork_server.is_orphan():
         os._exit(1)
 
 

@@ -64,7 +64,7 @@ class Imported:
         self.path, self._made = path, made
         self.suggests = getattr(made, "suggests", {})
         with contextlib.suppress(ValueError, TypeError):  # callables that are not written in Python may have none
-            self.__signature__ = inspect.signature(made)  # its free parameters become flags
+            self.__signature__ = inspect.signature(made)  # the factory's free parameters become flags
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         """Call the factory."""

@@ -45,7 +45,7 @@ class RowWriters(Protocol):
 
 
 class PolicySource(Protocol):
-    """The source of a policy's versions."""
+    """A publication from which an actor takes the versions of a policy."""
 
     @property
     def version(self) -> int:

@@ -39,7 +39,7 @@ _METRICS_EVERY = 10  # updates between two reports of metrics
 
 
 class RowReader(Protocol):
-    """The source of batches."""
+    """A replay from which batches are read."""
 
     @property
     def state_words(self) -> int:
@@ -96,7 +96,7 @@ class RowReader(Protocol):
 
 
 class PolicySink(Protocol):
-    """The target of versions."""
+    """A publication to which versions are written."""
 
     @property
     def announced(self) -> int:
@@ -226,7 +226,7 @@ class Learner:
         self.policies = list(progress.policies)
         """Indices of its policies in the roster."""
         self.once = settings.once
-        """Whether it reads every row once."""
+        """Whether the learner reads every row once."""
         self._vault, self._settings, self._batch = vault, settings, batch
         self._publish_every = 1 if settings.once else publish_every
         self._record, self._version = record, version

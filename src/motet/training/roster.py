@@ -85,7 +85,7 @@ class LearnedPolicy:
     """How the algorithm reads the replay."""
     sizes: Sizes
     masked: bool = False
-    """Whether its agents have action masks."""
+    """Whether the policy's agents have action masks."""
     device: str = "cpu"
     """Device on which the policy is learned; while the roster is made, the value of the setting."""
     slots: int = 2

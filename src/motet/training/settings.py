@@ -105,8 +105,9 @@ class Settings:
     until_score: float | None = None
     """Stop when the score of an evaluation reaches this value."""
     score: ScoreFunction | None = None
-    """Function that gives the score of an evaluation, by which the best policies are kept; in files and flags its path
-    module:name. It gets a motet.training.Outcome. By default the team's mean return; in self-play the mean win rate."""
+    """Function that returns the score of an evaluation, given a motet.training.Outcome. The policies with the best
+    score are kept. In files and flags it is the path of the function, module:name. By default the team's mean return;
+    in self-play the mean win rate."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five minutes before each later one. These time limits do not apply if a number is given,

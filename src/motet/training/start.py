@@ -52,7 +52,7 @@ def start_row(
     if row.shape != (sizes.state,) or row.dtype != np.float32:
         raise SettingError(
             f"start_from must be a run whose learner has {sizes.state} numbers, got {given!r}, which has {row.size}: "
-            "its observations, actions or networks are others"
+            "its observations, actions or networks differ"
         )
     if not np.isfinite(row).all():
         raise SettingError(f"start_from must be a run with finite weights, got {given!r}")

@@ -38,7 +38,7 @@ Belief = Callable[[Any, int, int], Any]
 
 
 class Facts(NamedTuple):
-    """What a replay's rows hold about a state."""
+    """The fields of a replay's row that describe a state."""
 
     code: NDArray[Any]
     ended: bool
@@ -234,7 +234,7 @@ class CodedModel:
 
     @property
     def goal_size(self) -> int:
-        """How many numbers a goal has, by the first one that is drawn."""
+        """Number of values of a goal, taken from the first goal that is drawn."""
         if self._goal_size is None:
             self._goal_size = len(goal_numbers(self.model, self.sampler.draw(self.first, 1, 0)[0][0][0]))
         return self._goal_size
@@ -312,7 +312,7 @@ class CodedModel:
 
     @property
     def believes(self) -> bool:
-        """Whether it is given what a human believes about the others."""
+        """Whether the humans' beliefs about each other are given."""
         return self._believed is not None
 
     def belief(self, state: Any, position: int, action: int) -> dict[tuple[int, ...], float]:

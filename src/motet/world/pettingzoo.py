@@ -26,7 +26,7 @@ __all__ = ["AtOnce", "Duel", "InTurn", "Solo"]
 
 
 class _Adapter(World):
-    """What the adapters have in common: names, spaces, rewards not collected yet, and the form of errors."""
+    """Base of the adapters: names, spaces, rewards that were not collected yet, and the form of errors."""
 
     def __init__(self, env: Any) -> None:
         kind = type(env).__name__

@@ -217,7 +217,7 @@ class SelfDriven(_Adapter):
         self._looker = -1  # the agent that computed a pov last
         self._last_seen: list[Any] = [None] * count  # by agent, its last pov
         self._open = [False] * count  # by agent: whether it was asked and the row of that action is not complete
-        self._stray = [0.0] * count  # rewards earned while no row was open
+        self._stray = [0.0] * count  # rewards earned between two rows
         self._acted: list[list[Any]] = [[] for _ in range(count)]  # results of act() since the agent was asked
         self._remembered: list[float | None] = [None] * count  # rewards passed to add_memory() since then
         self._done: list[bool | None] = [None] * count  # the last result of is_done() since then
