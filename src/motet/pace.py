@@ -122,6 +122,11 @@ class Pace:
         return (1 + self.ahead) * self.period
 
     @property
+    def versions_kept(self) -> int:
+        """With periods: the number of versions of which an actor may need one; otherwise 0: it takes the newest."""
+        return 2 if self.period else 0
+
+    @property
     def asides(self) -> int:
         """With periods: the most evaluations whose policies are kept at the same time: one plays, the others wait."""
         return 2 + self.ahead

@@ -12,11 +12,14 @@ import pytest
 from support.eager_workers import make_eager
 from support.family import descendants
 from support.gated import Gated, Standstill
-from support.poisoned_device import PoisonedDQN
+from support.poisoned_device import PoisonedDQN, PoisonedIQN, PoisonedPPO, PoisonedTD3
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 from motet.cluster.connect import Shipment, connected
 from motet.cluster.hosts import LearnerHost
 from motet.cluster.shared import LocalMemory, packed, unpack, words_of
@@ -117,8 +120,6 @@ def test_rows_of_replaced_actors_are_refused_and_counted_and_lost_rows_are_count
 
 
 def test_a_full_lane_takes_what_there_is_room_for():
-    from motet.algorithms.ppo import PPOConfig
-
     config = PPOConfig(rollout=8, capacity=16) if "capacity" in PPOConfig.__dataclass_fields__ else PPOConfig()
     roster = make_roster(WORLD, config, Settings(steps=1000, learner_processes=1))
     host = LearnerHost(Shipment((roster, None)), 0)
@@ -194,17 +195,35 @@ def test_lockstep_on_a_cluster_is_serial_bit_for_bit(two_nodes):
     same_agents(serial, spread)
 
 
-def test_a_device_on_a_cluster_learns_what_the_cpu_does_also_when_resumed(two_nodes, tmp_path):
-    small = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
-    chosen = {"steps": 120, "learner_processes": 1, "updates_per_step": 0.5}
-    runs = {"here": (DQNConfig(**small), {"engine": "serial"}), "there": (PoisonedDQN(**small), {"slack": 0})}
+DRAWN = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
+ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2, "hidden": (16, 16)}
+ON_DEVICE = {
+    "dqn": (WORLD, PoisonedDQN(**DRAWN), DQNConfig(**DRAWN)),
+    "iqn, prioritised": (
+        WORLD, PoisonedIQN(**DRAWN, prioritised=True), IQNConfig(**DRAWN, prioritised=True)
+    ),
+    "td3, normalised": (
+        "gym:Pendulum-v1", PoisonedTD3(**DRAWN, normalise=True), TD3Config(**DRAWN, normalise=True)
+    ),
+    "ppo": (WORLD, PoisonedPPO(**ONCE), PPOConfig(**ONCE)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "dqn" else pytest.param(name, marks=pytest.mark.slow) for name in ON_DEVICE]
+)
+def test_a_device_on_a_cluster_learns_what_the_cpu_does_also_when_resumed(name, two_nodes, tmp_path):
+    world, on_device, on_cpu = ON_DEVICE[name]
+    chosen = {"steps": 200, "learner_processes": 1, "updates_per_step": None if name == "ppo" else 0.5}
+    runs = {"here": (on_cpu, {"engine": "serial"}), "there": (on_device, {"slack": 0})}
     first, second = {}, {}
-    for name, (algorithm, own) in runs.items():
-        first[name] = train(WORLD, algorithm, settings(**{**chosen, **own}), run=tmp_path / name)
-        second[name] = resume(tmp_path / name, steps=80, world=WORLD, algorithm=algorithm, trust=True)
+    for where, (algorithm, own) in runs.items():
+        first[where] = train(world, algorithm, settings(**{**chosen, **own}), run=tmp_path / where)
+        second[where] = resume(tmp_path / where, steps=150, world=world, algorithm=algorithm, trust=True)
     same_agents(first["here"], first["there"])
     same_agents(second["here"], second["there"])
-    assert second["there"].updates["agent_0"] > first["there"].updates["agent_0"] > 3
+    (agent, *_) = first["there"].updates
+    assert second["there"].updates[agent] > first["there"].updates[agent] > 3
 
 
 def kill_when(name, at_least, kill):
@@ -276,8 +295,6 @@ def test_episodes_are_exact_on_a_cluster(two_nodes, tmp_path):
 
 
 def test_rows_that_are_read_once_and_evaluations(two_nodes, tmp_path):
-    from motet.algorithms.ppo import PPOConfig
-
     # It ends with its first evaluation, however long that takes.
     chosen = settings(steps=10**6, actors=2, evaluate_every=3000, evaluate_episodes=2, until_return=-1e9)
     result = train(WORLD, PPOConfig(), chosen, run=tmp_path / "run")

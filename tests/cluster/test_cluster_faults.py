@@ -14,11 +14,14 @@ import pytest
 from support import TESTS
 from support.family import descendants
 from support.gated import Gated
-from support.poisoned_device import PoisonedDQN
+from support.poisoned_device import PoisonedDQN, PoisonedIQN, PoisonedPPO, PoisonedTD3
 from support.ray_nodes import ray_nodes
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.iqn import IQNConfig
+from motet.algorithms.ppo import PPOConfig
+from motet.algorithms.td3 import TD3Config
 from motet.cluster.connect import Shipment
 from motet.cluster.driver import RemoteRun
 from motet.cluster.hosts import LearnerHost
@@ -37,7 +40,7 @@ from motet.training.recorder import Recorder
 from motet.training.roster import make_roster
 from motet.training.run import Run, resume, train
 from motet.training.settings import Settings
-from motet.worlds import TreasureHunt
+from motet.worlds import Hockey, TreasureHunt
 
 WORLD = partial(TreasureHunt, agents=2)
 SMALL = Cluster(actor_cpus=0.25, learner_cpus=0.25, keep_every_s=0.2)
@@ -64,10 +67,10 @@ class NoRay:
 class Scene:
     """A driver, and a learner process that it looks at, all in this process."""
 
-    def __init__(self, tmp_path, keep_replay=False, algorithm=None, **settings):
+    def __init__(self, tmp_path, keep_replay=False, algorithm=None, world=WORLD, **settings):
         chosen = {"steps": 1000, "actors": 2, "learner_processes": 1, "updates_per_step": 0.5, **settings}
         self.settings = Settings(**chosen, keep_replay=keep_replay)
-        self.roster = make_roster(WORLD, algorithm or StandIn(), self.settings)
+        self.roster = make_roster(world, algorithm or StandIn(), self.settings)
         self.directory = RunDirectory.prepare(tmp_path / "run").begin({})
         self.remote = RemoteRun(
             NoRay(), self.roster, Cluster(), RestartLimits(), self.directory, None, keep_replay, policies=False
@@ -80,17 +83,21 @@ class Scene:
 
     def begin(self, host):
         self.host = host
-        self.learning = make_learner(host._memory, 0)
-        self.learning.begin()
+        self.learners = [make_learner(host._memory, k) for k in self.roster.processes[0]]
+        for learner in self.learners:
+            learner.begin()
+        self.learning = self.learners[0]
 
     def write(self, actor, rows):
         """Rows of both agents, into an actor's outbox."""
         for agent, writers in enumerate(self.writers[actor]):
-            space = self.roster.policies[agent].observation_space
+            policy = self.roster.policies[agent]
+            space, acts, extra = policy.observation_space, policy.action_space, policy.settings.extra
+            more = {name: np.full((1, *field.shape), -0.7, field.dtype) for name, field in extra.items()}
             for _ in range(rows):
                 made = self.actors[actor].replays[agent].made
-                seen = np.full((1, *space.shape), made % 2, space.dtype)
-                writers.append(np.array([0]), seen, np.zeros(1, np.int64), np.array([made], np.float32), version=1)
+                seen, action = np.full((1, *space.shape), made % 2, space.dtype), np.zeros((1, *acts.shape), acts.dtype)
+                writers.append(np.array([0]), seen, action, np.array([made], np.float32), version=1, **more)
 
     def join(self, actor, incarnation=0, made=(0, 0), came=(), done=None):
         carried = {(a, actor): self.actors[actor].replays[a].carried[0] for a in range(2)}
@@ -181,16 +188,38 @@ def test_restarted_learner_continues_from_the_saved_state_and_counts_lost_rows(s
     assert s.remote.shared.steps(0) == 400
 
 
-def test_learners_that_restart_on_a_device_learn_what_the_cpu_does(tmp_path):
-    small, states = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}, []
-    for algorithm in (PoisonedDQN(**small), DQNConfig(**small)):
-        s = Scene(tmp_path / type(algorithm).__name__, algorithm=algorithm, publish_every=2)
+DRAWN = {"hidden": (16, 16), "min_rows": 16, "batch_size": 8, "capacity": 400}
+ONCE = {"batch_size": 2, "length": 16, "minibatches": 2, "epochs": 2, "hidden": (16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("poisoned", "kind", "given"),
+    [
+        (PoisonedDQN, DQNConfig, DRAWN),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                (PoisonedIQN, IQNConfig, {**DRAWN, "prioritised": True}),
+                (PoisonedTD3, TD3Config, {**DRAWN, "normalise": True}),
+                (PoisonedPPO, PPOConfig, ONCE),
+            )
+        ),
+    ],
+    ids=["dqn", "iqn", "td3", "ppo"],
+)
+def test_learners_that_restart_on_a_device_learn_what_the_cpu_does(poisoned, kind, given, tmp_path):
+    states, world = [], partial(Hockey, turns=40) if kind is TD3Config else WORLD
+    ratio = None if kind is PPOConfig else 0.5
+    for algorithm in (poisoned(**given), kind(**given)):
+        where = tmp_path / type(algorithm).__name__
+        s = Scene(where, algorithm=algorithm, world=world, publish_every=2, updates_per_step=ratio)
         s.join(0)
         for incarnation in range(1, 4):
-            s.write(0, 50)
-            s.send(0, incarnation - 1)
             for _ in range(5):
-                s.learning.update()
+                s.write(0, 33)  # an update of rows that are read once takes 32 of them, and the next one
+                s.send(0, incarnation - 1)
+                for learner in s.learners:
+                    learner.update()
             s.poll()  # the driver fetches the vault
             s.die()
             s.actors[0].gone[:] = s.join(0, incarnation, made=[r.made for r in s.actors[0].replays]).gone
@@ -316,14 +345,14 @@ def test_no_version_leaves_a_learner_before_the_driver_has_a_state(scene, monkey
     s = scene()
     s.join(0)
     nothing = [], np.zeros(0, np.uint8), [0, 0], False, [0]
-    assert s.host.receive(0, 0, 0, *nothing).bundles == [(0, None)]
+    assert s.host.receive(0, 0, 0, *nothing).bundles == [[]]
     report = s.host.report(False, [None], True, kept=False)
     assert report.vaults is not None
-    assert s.host.receive(0, 0, 0, *nothing).bundles == [(0, None)]
+    assert s.host.receive(0, 0, 0, *nothing).bundles == [[]]
     s.remote._hear_learner(0, report)
     assert s.remote._is_kept(0)
     s.host.report(False, [None], True, kept=True)
-    ((number, policies),) = s.host.receive(0, 0, 0, *nothing).bundles
+    (((number, policies),),) = s.host.receive(0, 0, 0, *nothing).bundles
     assert number == 1 and policies is not None
 
 
@@ -370,7 +399,7 @@ def test_a_restarted_learner_does_not_wait_for_finished_actors(scene):
     s.die()
     rounds = s.host._memory.board.rounds
     assert rounds.tolist() == [FINISHED, 0]
-    s.host.report(False, [None], False, over=[1])
+    s.host.report(False, [None], False, over={1: 0})
     assert rounds.tolist() == [FINISHED, FINISHED]
 
 
@@ -518,7 +547,8 @@ if __name__ == "__main__":
 def driver(tmp_path, run, address, steps):
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    environ = {**os.environ, "PYTHONPATH": str(TESTS), "RAY_USAGE_STATS_ENABLED": "0"}
+    path = os.pathsep.join([str(TESTS), *sys.path])  # the same motet as in the processes of the cluster
+    environ = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
     return subprocess.Popen(
         [sys.executable, str(script), str(run), address, str(steps)],
         env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -620,8 +650,12 @@ def test_a_small_edition_travels_itself_and_a_large_one_is_stored_once(weights):
     bundle, stored = VersionBundle([publication]), []
     bundle.renew()
     for _ in range(3):
-        found = bundle.stored(lambda flat: stored.append(flat) or "the store")
-    assert (found is bundle.flat and not stored) if weights == 1000 else (found == "the store" and len(stored) == 1)
+        ((_, found),) = bundle.stored_since(0, lambda flat: stored.append(flat) or "the store")
+    assert (
+        (isinstance(found, np.ndarray) and not stored)
+        if weights == 1000
+        else (found == "the store" and len(stored) == 1)
+    )
     bundle.renew()
     assert bundle.number == 1  # nothing is new
 

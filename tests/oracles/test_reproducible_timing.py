@@ -25,12 +25,11 @@ from motet.worlds import MatrixGame
 
 CLOCK = random.SystemRandom()  # no seed of a run has an effect on it
 PERIODS = {"steps": 400, "updates_per_step": 0.5, "period": 20, "actors": 2}
-SERIAL = os.getpid()
 
 
 def dawdle(most_s):
     """Sleep for a random time, now and then for a long one; not in the serial engine."""
-    if os.getpid() != SERIAL:
+    if multiprocessing.parent_process() is not None:
         time.sleep(CLOCK.choice([0, 0, 0, most_s / 10, most_s]))
 
 

@@ -28,7 +28,6 @@ from motet.replay.replay import LaneWords
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.system.supervisor import RestartLimits, Role
-from motet.training.board import FINISHED
 from motet.training.recorder import fill
 from motet.training.roster import Roster
 
@@ -185,6 +184,7 @@ class RemoteRun:
         self.shared = shared = LocalMemory(roster, vaults=True)
         if resume_from is not None:
             fill(shared, resume_from)
+        self._began = list(shared.steps_before)
         for policy, replay in enumerate(shared.replays):
             replay.fetch = lambda lane, policy=policy: self._fetch(policy, lane)  # type: ignore[attr-defined]
         self._learners: list[Any] = [None] * len(roster.processes)
@@ -195,12 +195,21 @@ class RemoteRun:
         self._newest = [0] * len(roster.processes)
         self._incarnations = [[-1] * roster.actors for _ in roster.processes]
         # Policies are copied to the driver only on request; the league is always copied.
-        self._bundles = [[0 if policies else None, 0][: len(shared.carried([]))] for _ in roster.processes]
+        self._bundles = [
+            [0 if policies else None, 0][: len(shared.carried([]))] + [0] * len(shared.set_aside([]))
+            for _ in roster.processes
+        ]
+        shared.pause = self._pause  # type: ignore[method-assign]
+        # What the newest start of each actor has reported: its rounds, and that it knows that it must pause.
+        self._rounds, self._paused = [0] * roster.actors, [False] * roster.actors
         self._spent_before = np.zeros((shared.main_process + 1, len(shared.board.spent(0))))  # by earlier starts
         self._episodes_lost = [0] * roster.actors  # by earlier starts
         self._kept_at = [0.0] * len(roster.processes)
         self._publishers = [
-            [[(p, p.publisher()) for p in bundle] for bundle in shared.carried(roster.policies_of(i))]
+            [
+                [(p, p.publisher()) for p in bundle]
+                for bundle in [*shared.carried(roster.policies_of(i)), *shared.set_aside(roster.policies_of(i))]
+            ]
             for i in range(len(roster.processes))
         ]
         self._vaults = [(vault, vault.publisher()) for vault in shared.vaults]
@@ -252,7 +261,7 @@ class RemoteRun:
     def _start_actor(self, name: str, i: int, n: int) -> RemoteProcess:
         self._see_to_learners()
         with self._lock:
-            self._actor_numbers[i] = n
+            self._actor_numbers[i], self._rounds[i], self._paused[i] = n, 0, self.shared.board.pausing
             self._episodes_lost[i] = self.shared.episodes.lost[i]
             (made, self._made[i]), (came, self._came[i]) = (self._made[i], []), (self._came[i], [])
         host = self._actor_class.options(num_cpus=self._cluster.actor_cpus, scheduling_strategy="SPREAD").remote(
@@ -265,6 +274,7 @@ class RemoteRun:
             self._cluster.age_s(len(self._roster.processes)),
             came,
             self.shared.board.ended[i].tolist(),
+            self._decisions(),
         )
         return RemoteProcess(name, host, lambda report: self._hear_actor(i, report))
 
@@ -285,7 +295,9 @@ class RemoteRun:
         return RemoteProcess(name, self._learners[i], lambda report: self._hear_learner(i, report))
 
     def _begun(self, i: int) -> LearnerStart | None:
-        return None if self._resume_from is None else LearnerStart(_part_of(self._resume_from, self._names(i)))
+        if self._resume_from is None:
+            return None
+        return LearnerStart(_part_of(self._resume_from, self._names(i)), self._began)
 
     def _names(self, i: int) -> list[str]:
         return [self._roster.policies[policy].name for policy in self._roster.policies_of(i)]
@@ -314,17 +326,26 @@ class RemoteRun:
                     positions = held[name]["reader"][-2 * len(heads) :].reshape(-1, 2)
                     np.minimum(positions, heads[:, None], out=positions)
             newest = max(self._newest[i], *(self._vaults[k][1].newest for k in roster.processes[i]))
+            version = newest if roster.pace.period else newest + 1
             league = {} if shared.league is None else shared.league.dump()
             checkpoint = Checkpoint(max(map(shared.steps, policies)), held, {}, rows, league)
             after = RestartState(
-                version=newest + 1,
+                version=version,
                 steps=list(map(shared.steps, policies)),
                 gone=[shared.gone[policy].copy() for policy in policies],
                 counts=[(int(lost), int(refused)) for lost, refused in shared.board.rows.words[policies, :2]],
                 incarnations=self._incarnations[i],
                 rounds=shared.board.rounds.copy(),
+                over=self._over_actors(),
+                evaluation=int(shared.board.learned.evaluations[policies].max()),
             )
-        return LearnerStart(checkpoint, after)
+        return LearnerStart(checkpoint, self._began, after)
+
+    def _over_actors(self) -> dict[int, int]:
+        """Return the actors all of whose rows have arrived, and how many periods they have ended."""
+        ended = [self._processes.get(f"actor-{i}") for i in range(self._roster.actors)]
+        periods = self.shared.board.periods.tolist()
+        return {i: periods[i] for i, process in enumerate(ended) if process is not None and process.exit == 0}
 
     def _is_kept(self, i: int) -> bool:
         """Whether the driver has a state of all policies of a learner process."""
@@ -367,6 +388,21 @@ class RemoteRun:
             shared.gone[policy][lane] = max(done - now.steps, 0)
         shared.steps_before[policy] = before + int(shared.gone[policy].sum())
 
+    def _decisions(self) -> Any:
+        """Return what actors must know of the supervisor and the evaluator; None without periods."""
+        return self.shared.board.decisions if self._roster.pace.period else None
+
+    def _pause(self) -> None:
+        """Let no actor begin another period, and wait until all that run know it and have said what they have begun."""
+        self.shared.board.pause()
+        deadline = time.monotonic() + self._limits.start_s
+        for i in range(self._roster.actors):
+            process = self._processes.get(f"actor-{i}")
+            while process is not None and process.exit is None and not self._paused[i]:
+                if time.monotonic() > deadline:
+                    raise WaitTimeoutError(f"actor-{i} did not answer for {self._limits.start_s:g} s")
+                time.sleep(_POLL_S / 10)
+
     def _ask_all_actors(self) -> None:
         """Poll all actors that have started, because the dead learner may have reported versions and steps only to
         them."""
@@ -374,7 +410,7 @@ class RemoteRun:
         for i in range(self._roster.actors):
             process = self._processes.get(f"actor-{i}")
             if process is not None and process.exit is None and self._made[i]:
-                requests[process.host.report.remote(False, None)] = i
+                requests[process.host.report.remote(False, None, self._decisions())] = i
         ready, _ = (
             self._ray.wait(list(requests), num_returns=len(requests), timeout=_SURELY_S) if requests else ([], [])
         )
@@ -427,12 +463,11 @@ class RemoteRun:
         kind, _, number = name.partition("-")
         i = int(number)
         if kind == "actor":
-            ref = process.host.report.remote(stop, self._learners)
+            ref = process.host.report.remote(stop, self._learners, self._decisions())
             self._requests[ref] = name, lambda report: self._hear_actor(i, report)
             return
         vaults = time.monotonic() - self._kept_at[i] >= self._cluster.keep_every_s
-        over = np.flatnonzero(self.shared.board.rounds[:] == FINISHED).tolist()
-        ref = process.host.report.remote(stop, self._bundles[i], vaults, self._is_kept(i), over)
+        ref = process.host.report.remote(stop, self._bundles[i], vaults, self._is_kept(i), self._over_actors())
         self._requests[ref] = name, lambda report: self._hear_learner(i, report)
 
     def _hear_actor(self, i: int, report: ActorReport) -> None:
@@ -443,7 +478,11 @@ class RemoteRun:
             board.processes.words[i] = report.alive
             board.processes.heartbeat[i] = time.monotonic() - report.age_s
             board.set_spent(i, self._spent_before[i] + report.spent)
-            board.rounds[i] = report.round
+            if report.round >= self._rounds[i]:  # a report may be older than one that arrived before it
+                self._rounds[i] = report.round
+                board.periods[i], board.begun[i] = report.periods, max(int(board.begun[i]), report.begun)
+                board.rounds[i] = report.round
+            self._paused[i] = self._paused[i] or report.paused
             board.episodes.words[i] = report.episodes
             board.ended[i] = report.counted
             shared.nodes[i] = report.node
@@ -468,7 +507,6 @@ class RemoteRun:
             board.processes.words[row] = report.alive
             board.processes.heartbeat[row] = time.monotonic() - report.age_s
             board.set_spent(row, self._spent_before[row] + report.spent)
-            board.learned.words[policies] = report.learned
             board.metrics[policies] = report.metrics
             board._names[policies] = report.names
             newest = np.maximum(
@@ -485,10 +523,12 @@ class RemoteRun:
             for policy, updates, gone in zip(policies, report.updates_before, report.gone, strict=True):
                 shared.updates_before[policy], shared.gone[policy] = updates, np.array(gone)
             self._brought |= report.replays
-            for which, (number, flat) in enumerate(report.bundles):
-                if flat is not None:
+            for which, versions in enumerate(report.bundles):
+                for number, flat in versions:
                     unpack(flat, self._publishers[i][which])
                     self._bundles[i][which] = number
+            board.learned.words[policies] = report.learned  # after the policies that are copied aside for evaluations
+            board.updated.ring()
             if report.vaults is not None:
                 unpack(report.vaults, [self._vaults[k] for k in stacks])
                 self._kept_at[i] = time.monotonic()

@@ -11,6 +11,11 @@ policies in one flat object in the node's object store, which each node fetches 
 outbox when they are known to have arrived, so a restarted learner gets the rows that did not arrive before. In
 self-play the results of games are sent with the blocks, and the league is a separate bundle.
 
+With periods (see :mod:`motet.pace`) no block contains rows of two periods, and a block with the last row of a period
+says so. The learner's host then writes the record of that period, from its own lanes, as the actor would do on the same
+machine. So a phase waits for the rows that it may look at. A bundle keeps the last two versions, and each actor gets
+both.
+
 The driver polls every host at regular intervals. The question says whether to stop and contains the handles of the
 learners; the report contains board, vault and counters. A learner does not send a version to actors before the driver
 has a state from which the learner could be restarted.
@@ -22,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +36,7 @@ import numpy.typing as npt
 from motet.cluster.connect import Shipment
 from motet.cluster.link import Link
 from motet.cluster.messages import ActorReport, BlockReply, JoinReply, LearnerReport, LearnerStart
-from motet.cluster.shared import LocalMemory, VersionBundle, packed
+from motet.cluster.shared import LocalMemory, packed
 from motet.errors import SupersededError
 from motet.runs.snapshot import Wait
 from motet.system.child import one_thread
@@ -38,6 +44,7 @@ from motet.system.supervisor import RestartLimits
 from motet.training.board import FINISHED
 from motet.training.drivers import play_actor, play_learner
 from motet.training.league import Results
+from motet.training.periods import Records
 from motet.training.progress import StackProgress
 from motet.training.recorder import fill
 from motet.training.roster import Roster
@@ -73,7 +80,7 @@ class LearnerHost:
         self._expected: dict[tuple[int, int], int] = {}  # the next outbox row, by policy and lane
         self._made = np.zeros((roster.actors, len(self._policies)), np.int64)
         self._lock = threading.Lock()  # held by the threads of this process while they receive blocks
-        self._bundles = [VersionBundle(publications) for publications in memory.carried(self._policies)]
+        self._bundles = memory.bundles(self._policies)
         self._vaults = [(memory.vaults[k], memory.vaults[k].subscriber()) for k in self._stacks]
         self._kept = False  # whether the driver has a state of this learner
         if start is not None:
@@ -81,11 +88,15 @@ class LearnerHost:
 
     def _begin(self, start: LearnerStart) -> None:
         memory, after = self._memory, start.after
-        fill(memory, start.checkpoint, self._stacks, after and after.version)
+        fill(memory, start.checkpoint, self._stacks, after and after.version, after.evaluation if after else 0)
+        if memory.records is not None:
+            memory.records.steps_before = list(start.began)
         if after is None:
             return
+        self._kept = True
         self._incarnations = list(after.incarnations)
         memory.board.rounds[:] = after.rounds
+        self._count_out(after.over)
         memory.board.rows.words[self._policies, :2] = after.counts
         for policy, steps, gone in zip(self._policies, after.steps, after.gone, strict=True):
             memory.steps_before[policy] = steps - memory.replays[policy].steps
@@ -111,6 +122,8 @@ class LearnerHost:
         came: Sequence[int] = (),
         done: Sequence[npt.NDArray[np.int64]] | None = None,
         results: npt.NDArray[np.uint64] | None = None,
+        periods: int = 0,
+        totals: npt.NDArray[np.uint64] | None = None,
     ) -> JoinReply:
         """Give an actor's lanes to an incarnation of the actor.
 
@@ -124,6 +137,8 @@ class LearnerHost:
                 joined a learner yet. A learner that died may have reported rows to the driver but not to the actor,
                 which then sends them again.
             results: in self-play, the actor's ring of results.
+            periods: how many periods the rows before ``rows`` belong to, if the actor has joined a learner before.
+            totals: by parity, the totals of the last two of them.
         """
         memory, lanes = self._memory, self._lanes_of(actor)
         with self._lock:
@@ -144,6 +159,9 @@ class LearnerHost:
                 for lane in own:
                     self._writers[policy, lane] = memory.replays[policy].writer(lane, timeout_s=0.0)
                     self._expected[policy, lane] = rows[policy, lane]
+            records = memory.records
+            if records is not None and done is not None and totals is not None:
+                records.continue_from(actor, periods, totals)
             return JoinReply(
                 self._words(lanes),
                 [memory.steps_before[p] for p in self._policies],
@@ -152,6 +170,8 @@ class LearnerHost:
                 self._number,
                 [memory.gone[p].copy() for p in self._policies],
                 self._take_results(actor, results),
+                int(memory.board.periods[actor]),
+                None if records is None else records.totals[:, actor].copy(),
             )
 
     def receive(
@@ -165,10 +185,12 @@ class LearnerHost:
         waits: bool,
         bundles: Sequence[int],
         results: npt.NDArray[np.uint64] | None = None,
+        totals: npt.NDArray[np.uint64] | None = None,
     ) -> BlockReply:
         """Receive a block of an actor's rows: pieces (policy, lane, first row, bytes) and their concatenated bytes.
 
         ``bundles``: the numbers of the bundles that the actor has. ``results``: results of games, in self-play.
+        ``totals``: the totals of a period that ends with this block.
         """
         memory, board = self._memory, self._memory.board
         with self._lock:
@@ -181,14 +203,20 @@ class LearnerHost:
             taken = self._take(pieces, data)
             self._take_results(actor, results)
             self._made[actor] = made
+            if totals is not None and memory.records is not None and taken == self._rows_of(pieces):
+                memory.records.write(actor, totals)
             board.rounds[actor] = round
         board.acted.ring()
         if waits:
-            self._hold(round)
+            self._hold(actor)
         # First the progress, then the policies: an actor that sees a round then also has the versions made in it.
         learned, pace = board.learned.words[self._policies], memory.tell_pace(self._policies)
         words, news = self._words(self._lanes_of(actor)), self._publish(bundles)
-        return BlockReply(taken, words, learned, pace, news)
+        return BlockReply(taken, words, learned, pace, news, int(board.periods[actor]))
+
+    def _rows_of(self, pieces: Sequence[tuple[int, int, int, int]]) -> list[int]:
+        """Return the number of rows of each piece."""
+        return [size // self._memory.replays[policy].spec.row_bytes for policy, _, _, size in pieces]
 
     def _take(self, pieces: Sequence[tuple[int, int, int, int]], data: npt.NDArray[np.uint8]) -> list[int]:
         taken, at = [], 0
@@ -217,34 +245,41 @@ class LearnerHost:
         Results.take_in(ring, words)
         return ring.copy()
 
-    def _hold(self, round: int) -> None:
+    def _hold(self, actor: int) -> None:
         """Wait, at most ``_HOLD_S``, until an actor could continue for a while. Without the wait, the actor would only
         ask again."""
         board = self._memory.board
         deadline = time.monotonic() + _HOLD_S
         while not board.stopping and (left := deadline - time.monotonic()) > 0:
             seen = board.updated.count
-            if all(self._has_caught_up(stack, round) for stack in self._progress):
+            if all(self._has_caught_up(stack, actor) for stack in self._progress):
                 return
             board.updated.wait(seen, left)
 
-    def _has_caught_up(self, stack: StackProgress, round: int) -> bool:
-        if self._memory.roster.pace.lockstep:
-            return int(self._memory.board.learned.synced_round[list(stack.policies)].min()) >= round
+    def _has_caught_up(self, stack: StackProgress, actor: int) -> bool:
+        pace, board, policies = self._memory.roster.pace, self._memory.board, list(stack.policies)
+        if pace.lockstep:
+            return int(board.learned.synced_round[policies].min()) >= int(board.rounds[actor])
+        if pace.period:
+            return pace.may_begin(int(board.periods[actor]), int(board.learned.phases[policies].min()))
         return stack.has_caught_up()
 
-    def _publish(self, known: Sequence[int]) -> list[tuple[int, Any]]:
-        """Return the number of each bundle, and its location if it is newer than ``known``."""
+    def _publish(self, known: Sequence[int]) -> list[list[tuple[int, Any]]]:
+        """Return the versions of the bundles for actors that are newer than ``known``."""
+        if not self._kept:
+            return [[] for _ in known]
         import ray
 
         with self._lock:
-            for bundle in self._bundles:
-                if self._kept:
-                    bundle.renew()
-            return [
-                (bundle.number, bundle.stored(ray.put) if bundle.number > number else None)
-                for bundle, number in zip(self._bundles, known, strict=True)
-            ]
+            for bundle, _ in zip(self._bundles, known, strict=False):
+                bundle.renew()
+            return [bundle.stored_since(number, ray.put) for bundle, number in zip(self._bundles, known, strict=False)]
+
+    def _count_out(self, over: Mapping[int, int]) -> None:
+        """Do not wait for these actors, which have finished after so many periods."""
+        for actor, periods in over.items():
+            self._memory.board.periods[actor] = periods
+            self._memory.board.rounds[actor] = FINISHED
 
     def _lanes_of(self, actor: int) -> dict[int, list[int]]:
         """Return the lanes of an actor, by policy of this process."""
@@ -265,7 +300,7 @@ class LearnerHost:
         bundles: Sequence[int | None],
         vaults: bool,
         kept: bool = False,
-        over: Sequence[int] = (),
+        over: Mapping[int, int] = MappingProxyType({}),
     ) -> LearnerReport:
         """Answer a poll of the driver.
 
@@ -274,21 +309,23 @@ class LearnerHost:
             bundles: the numbers of the bundles that the driver has; None for a bundle that it does not need.
             vaults: whether the report must contain the state.
             kept: whether the driver has a state from which this learner could be restarted.
-            over: actors that have finished, which a restarted learner may not know.
+            over: actors that have finished and all of whose rows have arrived, which a restarted learner may not know,
+                and how many periods they have ended.
         """
         memory, board = self._memory, self._memory.board
         self._kept = self._kept or kept
-        board.rounds[list(over)] = FINISHED
+        self._count_out(over)
         if stop:
             memory.end_roles()
         row = memory.roster.actors + self._index
-        news: list[tuple[int, npt.NDArray[np.uint8] | None]] = []
+        learned = board.learned.words[self._policies]  # before the policies that are copied aside for evaluations
+        news: list[list[tuple[int, npt.NDArray[np.uint8]]]] = []
         with self._lock:
             for bundle, number in zip(self._bundles, bundles, strict=False):
                 if number is not None:
                     bundle.renew()
-                news.append((bundle.number, None if number is None or bundle.number <= number else bundle.flat))
-            versions = [bundle.versions for bundle in self._bundles]
+                news.append([] if number is None else bundle.since(number))
+            versions = [bundle.versions for bundle in self._bundles[: len(memory.carried(self._policies))]]
             board.rows.newest_version[self._policies] = versions[0]
             all_lanes = {policy: range(memory.roster.lanes(policy)) for policy in self._policies}
             words, incarnations = self._words(all_lanes), list(self._incarnations)
@@ -302,7 +339,7 @@ class LearnerHost:
             time.monotonic() - float(board.processes.heartbeat[row]),
             board.processes.words[row].copy(),
             board.spent(row),
-            board.learned.words[self._policies],
+            learned,
             board.metrics[self._policies],
             board._names[self._policies],
             rows,
@@ -344,6 +381,7 @@ class ActorHost:
         block_age_s: longest time in seconds that rows wait before they are sent.
         came: by policy, how many of the rows ``made`` are known to have arrived.
         ended: by world, episodes that have ended before this start.
+        decisions: as in :meth:`Board.decide`.
     """
 
     def __init__(
@@ -357,6 +395,7 @@ class ActorHost:
         block_age_s: float,
         came: Sequence[int] = (),
         ended: Sequence[int] | None = None,
+        decisions: npt.NDArray[np.float64] | None = None,
     ) -> None:
         _settle_in()
         roster: Roster = shipment.value
@@ -366,6 +405,8 @@ class ActorHost:
         # The timeout is longer than the restart of a learner, during which no row leaves the outbox.
         self._memory = LocalMemory(roster, actor=index, timeout_s=limits.start_s + limits.hang_s)
         self._memory.board.ended[index] = 0 if ended is None else ended
+        if decisions is not None:
+            self._memory.board.decide(decisions)
         self._ended = self._memory.episodes.reader(index)
         self._links = [
             Link(self._memory, index, incarnation, made, i, learner, limits, block_age_s, came)
@@ -376,7 +417,9 @@ class ActorHost:
         """Act until its share of the steps is done and all rows have arrived."""
         board, self._node = self._memory.board, _node()
         joined = [link.join() for link in self._links]
-        board.rounds[self._index] = min(joined)
+        board.rounds[self._index] = min(reply.round for reply in joined)
+        if self._memory.records is not None:
+            self._continue_periods(self._memory.records, joined)
         for link in self._links:
             link.start()
         try:
@@ -387,13 +430,29 @@ class ActorHost:
                 link.drain(deadline)
         return self.report(stop=False, learners=None)
 
-    def report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
-        """Answer a poll of the driver."""
-        with self._reporting:
-            return self._report(stop, learners)
+    def _continue_periods(self, records: Records, joined: Sequence[JoinReply]) -> None:
+        """Continue with the period that the actor before this one was in, as far as any learner knows."""
+        board, length = self._memory.board, self._memory.roster.pace.period
+        last = max(joined, key=lambda reply: reply.periods)
+        assert last.totals is not None
+        records.continue_from(self._index, last.periods, last.totals)
+        rounds = max(reply.round for reply in joined)
+        if rounds != FINISHED:
+            board.rounds[self._index] = min(max(rounds, last.periods * length), (last.periods + 1) * length)
 
-    def _report(self, stop: bool, learners: Sequence[Any] | None) -> ActorReport:
+    def report(
+        self, stop: bool, learners: Sequence[Any] | None, decisions: npt.NDArray[np.float64] | None = None
+    ) -> ActorReport:
+        """Answer a poll of the driver. ``decisions``: as in :meth:`Board.decide`."""
+        with self._reporting:
+            return self._report(stop, learners, decisions)
+
+    def _report(
+        self, stop: bool, learners: Sequence[Any] | None, decisions: npt.NDArray[np.float64] | None
+    ) -> ActorReport:
         memory, board = self._memory, self._memory.board
+        if decisions is not None:
+            board.decide(decisions)
         for link, learner in zip(self._links, learners or (), strict=False):
             link.turn_to(learner)
         if stop:
@@ -410,7 +469,10 @@ class ActorHost:
             time.monotonic() - float(board.processes.heartbeat[self._index]),
             board.processes.words[self._index].copy(),
             spent,
-            int(board.rounds[self._index]),
+            int(board.rounds[self._index]),  # before the periods, which it counts before it finishes
+            int(board.periods[self._index]),
+            int(board.begun[self._index]),
+            board.pausing,
             board.episodes.words[self._index].copy(),
             board.ended[self._index].copy(),
             [replay.made for replay in replays],

@@ -1,7 +1,8 @@
 """Link: carries an actor's rows to a learner process, and the learner's versions and progress back.
 
 It reads rows from the actor's outbox and sends them unchanged, in blocks, one at a time. From the replies it writes
-the learner's bundles into the actor's publications, and the learner's progress into the actor's board.
+the learner's bundles into the actor's publications, and the learner's progress into the actor's board. With periods it
+sends the rows of one period, and says with the last of them that the period has ended, before those of the next one.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from motet.cluster.messages import JoinReply
 from motet.cluster.shared import DistantReplay, LocalMemory, unpack
 from motet.errors import WaitTimeoutError
 from motet.publication import Publication
 from motet.runs.snapshot import Wait
 from motet.system.supervisor import RestartLimits
+from motet.training.board import FINISHED
 from motet.training.league import Results
 
 __all__ = ["Link"]
@@ -77,6 +80,7 @@ class Link:
         self._turned: Any = None  # the host of a restarted learner that is not in use yet
         self._news = threading.Event()
         self._bundles, self._sent_round = [0] * len(self._publications), -1
+        self._records, self._periods = memory.records, 0  # periods whose rows have all arrived
         self._failure: BaseException | None = None
         self._over = self.blocked = False
         self._thread = threading.Thread(target=self._carry, name=f"to-learner-{process}", daemon=True)
@@ -87,17 +91,26 @@ class Link:
             self._turned = learner
             self._news.set()
 
-    def join(self) -> int:
-        """Register with the learner; return the round to continue from."""
+    def join(self) -> JoinReply:
+        """Register with the learner; return its reply."""
+        totals = None if self._records is None else self._records.totals[:, self._actor].copy()
         while True:
             rows = {
                 (policy, lane): replay.carried[i]
                 for policy, replay in self._replays.items()
                 for i, lane in enumerate(replay.lanes)
             }
-            joined = self._asked(
+            joined: JoinReply | None = self._asked(
                 lambda learner, rows=rows: learner.join.remote(
-                    self._actor, self._incarnation, rows, self._made, self._came, self._done(), self._results(0)
+                    self._actor,
+                    self._incarnation,
+                    rows,
+                    self._made,
+                    self._came,
+                    self._done(),
+                    self._results(0),
+                    self._periods,
+                    totals,
                 )
             )
             if joined is not None:
@@ -107,10 +120,14 @@ class Link:
         for policy, updates, gone in zip(self._policies, joined.updates_before, joined.gone, strict=True):
             self._memory.updates_before[policy], self._memory.gone[policy] = updates, np.array(gone)
         self._hear(joined.words)
+        if self.heard < 0:
+            for policy, replay in self._replays.items():
+                replay.begin_after(self._memory.gone[policy])
+        self._periods = joined.periods
         if self._ring is not None and joined.results is not None:
             self._sent_result = Results.take_in(self._ring, joined.results)
         self._bundles, self.heard = [0] * len(self._publications), joined.number
-        return int(joined.round)
+        return joined
 
     @property
     def newest(self) -> int:
@@ -153,7 +170,7 @@ class Link:
                 self._wait_until_due()
                 if not self._send(last):
                     self.join()
-                elif last and not self._waiting:
+                elif last and not self._waiting and self._has_told_all:
                     return
         except BaseException as error:  # noqa: BLE001 - ends the role, and drain() raises it
             self._failure = error
@@ -162,6 +179,11 @@ class Link:
     @property
     def _waiting(self) -> int:
         return max(replay.waiting for replay in self._replays.values())
+
+    @property
+    def _has_told_all(self) -> bool:
+        """Whether the learner knows all periods that have ended."""
+        return self._records is None or self._periods == int(self._memory.board.periods[self._actor])
 
     @property
     def _round(self) -> int:
@@ -175,37 +197,55 @@ class Link:
         """Wait until a block is due: at a certain age, or earlier if the outbox is half full, or the actor waits or
         will wait soon."""
         board, pace = self._memory.board, self._memory.roster.pace
+        in_turns = pace.lockstep or pace.period > 0
         deadline = time.monotonic() + self._age_s
         while not self._over and (left := deadline - time.monotonic()) > 0:
             seen = board.acted.count
-            if self._actor_waits or (pace.lockstep and self._round != self._sent_round) or self._half_full():
+            if self._is_needed if pace.period else self._actor_waits:
                 return
-            if not pace.lockstep and pace.updates_per_step * self._waiting >= _SLACK_SHARE * pace.slack:
+            if (pace.lockstep and self._round != self._sent_round) or self._half_full():
                 return
-            if pace.lockstep:
+            if not in_turns and pace.updates_per_step * self._waiting >= _SLACK_SHARE * pace.slack:
+                return
+            if in_turns:
                 board.acted.wait(seen, left)
             else:
                 time.sleep(min(left, self._age_s / 8))
+
+    @property
+    def _is_needed(self) -> bool:
+        """With periods: whether the learner does not know that one has ended, or the actor waits for this learner."""
+        board, ended = self._memory.board, int(self._memory.board.periods[self._actor])
+        phases = int(board.learned.phases[self._policies].min())
+        return self._periods < ended or (
+            int(board.begun[self._actor]) <= ended and not self._memory.roster.pace.may_begin(ended, phases)
+        )
 
     def _half_full(self) -> bool:
         return any(2 * r.waiting > r.outbox.spec.lane_capacity for r in self._replays.values() if r.outbox is not None)
 
     def _send(self, last: bool) -> bool:
         """Send one block and process the reply; return False if the learner was restarted."""
-
-        round, waits = self._round, self._actor_waits and not last
+        round, waits, totals = self._round, self._actor_waits and not last, None
         made = [replay.made for replay in self._replays.values()]
-        pieces, data = self._block()
+        ends, ends_period = self._ends()
+        pieces, data = self._block(ends)
+        if self._records is not None:
+            if ends_period and self._is_whole(pieces, ends):
+                totals = self._records.total(self._actor, self._periods)
+            is_last = self._periods + (totals is not None) == int(self._memory.board.periods[self._actor])
+            round = round if is_last or round != FINISHED else max(self._sent_round, 0)
+            waits = is_last and self._is_needed and not last
         flat = np.frombuffer(b"".join(data), np.uint8)
         results = self._results(self._sent_result)
         arrived = self._asked(
             lambda learner: learner.receive.remote(
-                self._actor, self._incarnation, round, pieces, flat, made, waits, self._bundles, results
+                self._actor, self._incarnation, round, pieces, flat, made, waits, self._bundles, results, totals
             )
         )
         if arrived is None:
             return False
-        self._sent_round = round
+        self._sent_round, self._periods = round, arrived.periods
         if results is not None and len(results):
             self._sent_result = int(results.max() >> np.uint64(32))
         for (policy, lane, first, _), rows in zip(pieces, arrived.rows, strict=True):
@@ -217,10 +257,11 @@ class Link:
         self.blocked = sum(arrived.rows) == 0 and bool(pieces)
         memory = self._memory
         self._hear(arrived.words)
-        for i, (number, where) in enumerate(arrived.bundles):
-            if where is not None and (flat := self._fetched(where)) is not None:
-                unpack(flat, self._publications[i])
-                self._bundles[i] = number
+        for i, versions in enumerate(arrived.bundles):
+            for number, where in versions:
+                if (flat := self._fetched(where)) is not None:
+                    unpack(flat, self._publications[i], without_gaps=self._records is not None)
+                    self._bundles[i] = number
         memory.pace[self._policies] = arrived.pace
         memory.board.learned.words[self._policies] = arrived.learned
         memory.board.updated.ring()
@@ -241,8 +282,41 @@ class Link:
                 f"actor-{self._actor} waited {self._limits.hang_s:g} s for the policies of learner-{self._process}"
             ) from error
 
-    def _block(self) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
-        """Return the rows that wait, up to the size of a block, with equal shares for all lanes."""
+    def _ends(self) -> tuple[dict[tuple[int, int], int], bool]:
+        """Return where the rows end that may be sent now, by policy and lane, and whether a period ends there."""
+        board, records = self._memory.board, self._records
+        while True:
+            ended = int(board.periods[self._actor])
+            if records is None or self._periods == ended:
+                ends = {
+                    (policy, lane): replay.outbox.words(i).head
+                    for policy, replay in self._replays.items()
+                    for i, lane in enumerate(replay.lanes)
+                    if replay.outbox is not None
+                }
+                if int(board.periods[self._actor]) == ended:  # otherwise some of these rows may be of the next one
+                    return ends, False
+            else:
+                ends = {
+                    (policy, lane): int(records.of_period(policy, self._periods)[lane, 0]) - replay.before[i][0]
+                    for policy, replay in self._replays.items()
+                    for i, lane in enumerate(replay.lanes)
+                }
+                return ends, True
+
+    def _is_whole(self, pieces: Sequence[tuple[int, int, int, int]], ends: dict[tuple[int, int], int]) -> bool:
+        """Whether all rows before these ends have arrived or are in these pieces."""
+        there = {
+            (policy, lane): replay.carried[i]
+            for policy, replay in self._replays.items()
+            for i, lane in enumerate(replay.lanes)
+        }
+        for policy, lane, first, size in pieces:
+            there[policy, lane] = first + size // self._replays[policy].spec.row_bytes
+        return there == ends
+
+    def _block(self, ends: dict[tuple[int, int], int]) -> tuple[list[tuple[int, int, int, int]], list[bytes]]:
+        """Return the rows that wait before these ends, up to the size of a block, with equal shares for all lanes."""
         pieces, data = [], []
         share = _BLOCK_BYTES // sum(len(replay.lanes) for replay in self._replays.values())
         for policy, replay in self._replays.items():
@@ -250,7 +324,7 @@ class Link:
             most = max(1, share // replay.spec.row_bytes)
             for i, lane in enumerate(replay.lanes):
                 first = replay.carried[i]
-                if piece := replay.outbox.rows(i, first, most):
+                if piece := replay.outbox.rows(i, first, min(most, ends[policy, lane] - first)):
                     pieces.append((policy, lane, first, len(piece)))
                     data.append(piece)
         return pieces, data

@@ -28,6 +28,10 @@ class JoinReply(NamedTuple):
     """As in :class:`LocalMemory`, for the policies of the learner."""
     results: npt.NDArray[np.uint64] | None
     """In self-play, the actor's ring of results."""
+    periods: int
+    """With periods: how many of the actor have ended whose rows have all arrived."""
+    totals: npt.NDArray[np.uint64] | None
+    """With periods: by parity, the actor's totals at the end of the last two of them."""
 
 
 class BlockReply(NamedTuple):
@@ -40,8 +44,10 @@ class BlockReply(NamedTuple):
     learned: npt.NDArray[np.uint64]
     """Rows of the board for the learner's policies."""
     pace: npt.NDArray[np.int64]
-    bundles: list[tuple[int, Any]]
-    """Number of each bundle and, if it is new, its location."""
+    bundles: list[list[tuple[int, Any]]]
+    """For each bundle, the versions that the actor does not have, the oldest first: number and location."""
+    periods: int
+    """As in :class:`JoinReply`."""
 
 
 class ActorReport(NamedTuple):
@@ -56,6 +62,11 @@ class ActorReport(NamedTuple):
     spent: npt.NDArray[np.float64]
     """As in :meth:`Board.spent`."""
     round: int
+    periods: int
+    """With periods: how many it has ended, and how many it has begun."""
+    begun: int
+    paused: bool
+    """Whether it knew that no actor may begin another period, before it counted these."""
     episodes: npt.NDArray[np.float64]
     counted: npt.NDArray[np.uint64]
     """By world, episodes that have ended."""
@@ -100,8 +111,8 @@ class LearnerReport(NamedTuple):
     """Incarnations of the actors that have joined; -1 for the others."""
     newest: int
     """The newest version that it has published."""
-    bundles: list[tuple[int, npt.NDArray[np.uint8] | None]]
-    """Number of each bundle and, if it is new and requested, the bundle itself."""
+    bundles: list[list[tuple[int, npt.NDArray[np.uint8]]]]
+    """For each bundle that was requested, the versions that the driver does not have, the oldest first."""
     vaults: npt.NDArray[np.uint8] | None
     """The contents of the vaults, if they were requested."""
     results: npt.NDArray[np.uint64] | None
@@ -114,6 +125,8 @@ class LearnerStart(NamedTuple):
     """The state with which a learner process starts."""
 
     checkpoint: Checkpoint
+    began: list[int]
+    """Steps of each policy of the run when this session began."""
     after: RestartState | None = None
 
 
@@ -121,7 +134,7 @@ class RestartState(NamedTuple):
     """The driver's information about a learner that died, for the restarted learner."""
 
     version: int
-    """A version number above all that any actor has received."""
+    """A version number above all that any actor has received. With periods: the newest one that any has received."""
     steps: list[int]
     """Steps done, by policy."""
     gone: list[npt.NDArray[np.int64]]
@@ -132,3 +145,7 @@ class RestartState(NamedTuple):
     """Incarnations of the actors that had joined."""
     rounds: npt.NDArray[np.uint64]
     """Rounds of the actors."""
+    over: dict[int, int]
+    """Actors that have finished and need not send anything again: how many periods they have ended."""
+    evaluation: int
+    """With periods: the number of the newest evaluation whose policies the driver has."""

@@ -9,6 +9,7 @@ which is counted as usual. Rows that have not arrived are still in the outbox wh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,8 @@ class DistantReplay:
         self.outbox: Replay | None = None
         self.carried = [0] * len(self.lanes)
         """Rows of each outbox lane that have arrived."""
+        self.before = [(0, 0)] * len(self.lanes)
+        """For each lane written here, how many rows and final rows it had before the outbox."""
         if self.lanes:
             rows = _OUTBOX_BYTES // (spec.row_bytes * len(self.lanes))
             rows = min(max(rows, _OUTBOX_ROWS[0]), _OUTBOX_ROWS[1])
@@ -68,6 +71,19 @@ class DistantReplay:
     def words(self, lane: int) -> LaneWords:
         """Return the words of a lane as the learner last reported them."""
         return LaneWords(*map(int, self.table[lane]))
+
+    def begin_after(self, gone: npt.NDArray[np.int64]) -> None:
+        """Begin after the rows that have arrived, and after the ``gone`` steps of each lane, lost with a learner."""
+        words = [self.words(lane) for lane in self.lanes]
+        self.before = [(one.head + int(gone[lane]), one.finals) for one, lane in zip(words, self.lanes, strict=True)]
+
+    def written(self, lane: int) -> LaneWords:
+        """Return the words of a lane as its writer knows them: rows in the outbox count too."""
+        if self.outbox is None:
+            return self.words(lane)
+        i = self.lanes.index(lane)
+        (rows, finals), words = self.before[i], self.outbox.words(i)
+        return words._replace(head=rows + words.head, finals=finals + words.finals)
 
     @property
     def steps(self) -> int:
@@ -137,6 +153,17 @@ class LocalMemory(SharedMemory):
         """Node of each process, by row of the board."""
         super().__init__(roster)
 
+    def pause(self) -> None:
+        """Let no actor begin another period, and wait until all of them know. The driver replaces this method."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "pause"}
+
+    def name_last_period(self) -> int:
+        """With periods: stop at the end of a period that no actor has passed; return the number of periods to play."""
+        self.pause()
+        return super().name_last_period()
+
     def end_roles(self) -> None:
         """Tell the roles in this process to end, and wake all threads that wait."""
         self.board.request_stop()
@@ -159,6 +186,11 @@ class LocalMemory(SharedMemory):
             return super()._vault_size(stack, specs)
         return 1, {}
 
+    def _aside_size(self, policy: int) -> tuple[int, dict[str, ArraySpec]]:
+        if self._keeps and (not self._policies or policy in self._policies):
+            return super()._aside_size(policy)
+        return 1, {}
+
     def where(self, process: int) -> str:
         """Return the node of a process."""
         return self.nodes[process]
@@ -174,6 +206,18 @@ class LocalMemory(SharedMemory):
         """Return the publications of each bundle: those of these policies, and the league, which changes less often."""
         own = [self.publications[policy] for policy in policies]
         return [own] if self.league is None else [own, [self.league.publication]]
+
+    def bundles(self, policies: Sequence[int]) -> list[VersionBundle]:
+        """Return the bundles of these policies for actors (:meth:`carried`), and one more for evaluations."""
+        kept = self.roster.pace.versions_kept
+        return [
+            *(VersionBundle(publications, kept) for publications in self.carried(policies)),
+            *(VersionBundle(asides, self.roster.pace.asides) for asides in self.set_aside(policies)),
+        ]
+
+    def set_aside(self, policies: Sequence[int]) -> list[list[Publication]]:
+        """Return the policies that are copied aside for evaluations, as one bundle; none without them."""
+        return [[self.asides[policy] for policy in policies]] if self.asides else []
 
     # The pace from the view of an actor: the reports of its learners, plus its own rows that have not arrived yet.
 
@@ -209,33 +253,53 @@ SMALL = 100_000
 
 
 class VersionBundle:
-    """The versions of some publications in one flat object, made again when one of them has a new version.
+    """The versions of some publications, each in one flat object.
 
     Args:
         publications: publications of one learner process.
+        kept: with periods, how many versions are kept, each by its number. 0: only the newest one, and its number here
+            increases whenever one of the publications has a new version.
     """
 
-    def __init__(self, publications: Sequence[Publication]) -> None:
+    def __init__(self, publications: Sequence[Publication], kept: int = 0) -> None:
         self._ends = [(publication, publication.subscriber()) for publication in publications]
-        self._object: Any = None
-        self.number = 0
-        """Number of the bundle, which increases with each new one."""
-        self.flat = np.zeros(0, np.uint8)
+        self._by_number = kept > 0
+        self._kept: deque[tuple[int, npt.NDArray[np.uint8]]] = deque(maxlen=max(kept, 1))
+        self._stored: dict[int, Any] = {}
+
+    @property
+    def number(self) -> int:
+        """Number of the newest version in it; 0 for none."""
+        return self._kept[-1][0] if self._kept else 0
 
     def renew(self) -> None:
-        """Make the bundle again if there is a new version."""
-        fresh = [subscriber.refresh() for _, subscriber in self._ends]
-        if any(fresh) and all(subscriber.version for _, subscriber in self._ends):
-            self.number += 1
-            self.flat, self._object = packed(self._ends), None
+        """Take in new versions, if there are any."""
+        subscribers = [subscriber for _, subscriber in self._ends]
+        if self._by_number:
+            for number in range(self.number + 1, min(self.versions) + 1):
+                if all(subscriber.load(number) for subscriber in subscribers):
+                    self._kept.append((number, packed(self._ends)))
+            return
+        fresh = [subscriber.refresh() for subscriber in subscribers]
+        if any(fresh) and all(subscriber.version for subscriber in subscribers):
+            self._kept.append((self.number + 1, packed(self._ends)))
 
-    def stored(self, put: Callable[[Any], Any]) -> Any:
-        """Return its location in the object store, where ``put`` stores it once. A small bundle is returned itself."""
-        if self.flat.nbytes <= SMALL:
-            return self.flat
-        if self._object is None:
-            self._object = put(self.flat)
-        return self._object
+    def since(self, number: int) -> list[tuple[int, npt.NDArray[np.uint8]]]:
+        """Return the versions after this number, the oldest first."""
+        return [one for one in self._kept if one[0] > number]
+
+    def stored_since(self, number: int, put: Callable[[Any], Any]) -> list[tuple[int, Any]]:
+        """Return them for actors: where they are in the object store, in which ``put`` stores each of them once.
+
+        A small one is returned itself.
+        """
+        self._stored = {known: where for known, where in self._stored.items() if known >= self._kept[0][0]}
+        found: list[tuple[int, Any]] = []
+        for known, flat in self.since(number):
+            if flat.nbytes > SMALL and known not in self._stored:
+                self._stored[known] = put(flat)
+            found.append((known, self._stored.get(known, flat)))
+        return found
 
     @property
     def versions(self) -> list[int]:
@@ -264,8 +328,13 @@ def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.ui
     return np.concatenate(parts)
 
 
-def unpack(flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication, Any]]) -> None:
-    """Publish what :func:`packed` made, where it is newer. Each publication is paired with its publisher."""
+def unpack(
+    flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication, Any]], without_gaps: bool = False
+) -> None:
+    """Publish what :func:`packed` made, where it is newer. Each publication is paired with its publisher.
+
+    ``without_gaps``: also as the version before, if that was lost with a learner. Some actor may need it.
+    """
     at = 0
     for publication, publisher in publications:
         sizes = 8, publication._record.itemsize, publication.weights * 4
@@ -275,4 +344,7 @@ def unpack(flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication
         if number > publisher.newest:
             record = header.copy().view(publication._record)[0]
             values = {name: record[name] for name in publication.header}
-            publisher.publish(weights.copy().view(np.float32), version=number, **values)
+            weights = weights.copy().view(np.float32)
+            if without_gaps and 1 < number != publisher.newest + 1:
+                publisher.publish(weights, version=number - 1, **values)
+            publisher.publish(weights, version=number, **values)

@@ -446,6 +446,10 @@ class Replay:
     def _lanes(self) -> list[npt.NDArray[Any]]:
         return [self._lane(i) for i in range(self.spec.n_lanes)]
 
+    def written(self, lane: int) -> LaneWords:
+        """Return the words of a lane as its writer knows them."""
+        return self.words(lane)
+
     def rows(self, lane: int, first: int, most: int) -> bytes:
         """Copy up to ``most`` complete rows from ``first`` on, in their memory format. Needs ``once`` in the spec.
 

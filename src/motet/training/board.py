@@ -84,7 +84,7 @@ class LearnedColumns(_Columns):
     phases: Words
     """With periods: the number of phases that are published."""
     evaluations: Words
-    """With periods: the number of evaluations for which the learner has copied this policy."""
+    """With periods: the number of the newest evaluation for which the learner has copied this policy."""
 
 
 class EpisodeColumns(_Columns):
@@ -138,9 +138,9 @@ class EvaluationColumns(_Columns):
     began: Numbers
     """Time at which the first evaluator process started, in seconds of the monotonic clock."""
     begun: Numbers
-    """With periods: the number of evaluations that have begun in this session."""
+    """With periods: the number of the newest evaluation that has begun in this session."""
     played: Numbers
-    """With periods: the number of evaluations that have ended in this session."""
+    """With periods: the number of the newest evaluation that has ended in this session."""
     reaches: Numbers
     """With periods: 1 if the last evaluation has reached the limit. This takes effect when the next one is due."""
     last_period: Numbers
@@ -263,14 +263,18 @@ class Board:
         """Whether the processes have been told to end."""
         return bool(self._stop[0])
 
+    def pause(self) -> None:
+        """With periods: let no actor begin another one until the last period is named."""
+        self._pauses[0] = 1
+        self.updated.ring()  # an atomic operation, between the store before it and the loads after it
+
     def name_last_period(self) -> int:
         """With periods: stop at the end of a period that no actor has passed. Return the number of periods to play.
 
         Before an actor begins a period, it first announces the period and then checks whether it has to pause. So
         either the announcement is counted here, or the actor pauses until the number is known.
         """
-        self._pauses[0] = 1
-        self.updated.ring()  # an atomic operation, between the store before it and the loads after it
+        self.pause()
         self.last_period[0] = max(1, int(self.begun.max()))
         self.updated.ring()
         return self.periods_to_play
@@ -280,6 +284,18 @@ class Board:
         """With periods: the number of periods to play; 0: to the end of the run."""
         named = int(self.last_period[0]), int(self.evaluation.last_period[0])
         return min((number for number in named if number), default=0)
+
+    @property
+    def decisions(self) -> Numbers:
+        """With periods: what the supervisor and the evaluator have decided, for actors on other nodes."""
+        begun = float(self.evaluation.begun[0])  # written after the last period that the evaluation names
+        return np.array([self.evaluation.last_period[0], self.last_period[0], self._pauses[0], begun])
+
+    def decide(self, decisions: Numbers) -> None:
+        """Write what :attr:`decisions` returned on the node of the supervisor."""
+        evaluation = self.evaluation
+        evaluation.last_period[0], self.last_period[0], self._pauses[0], evaluation.begun[0] = decisions
+        self.updated.ring()
 
     @property
     def evaluation_waits(self) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from motet.streams import streams_returned
 from motet.system.child import Child, interrupts
 from motet.system.pickling import check_picklable
 from motet.system.raised import InterruptedAgain
-from motet.system.supervisor import RestartLimitError, Role, Supervisor
+from motet.system.supervisor import Process, RestartLimitError, Role, Supervisor
 from motet.training.drivers import play_actor, play_learner
 from motet.training.evaluator import EvaluationPlan, Evaluations, play_evaluator
 from motet.training.recorder import Recorder, Result
@@ -28,19 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "check_in_periods", "play_in_processes", "play_on_cluster", "play_serially"]
 
+_NEW_EPISODES = "begins new episodes"
+_NO_REPLAY = "begins without a replay, from the last copy of its state"
 ALONE = "Fix: create that part in the process that uses it, or train in this process with engine='serial'"
 
 
 def check_in_periods(run: Run) -> None:
     """Raise if a setting of a reproducible run is not supported for reproducible runs."""
-    settings = run.settings
-    asked = {
-        "keep_replay": settings.keep_replay,
-        "engine='ray'": settings.engine == "ray",
-    }
-    for what, is_asked in asked.items():
-        if is_asked:
-            raise SettingError(f"{what} is not yet supported with reproducible runs")
+    if run.settings.keep_replay:
+        raise SettingError("keep_replay is not yet supported with reproducible runs")
 
 
 def play_in_processes(run: Run) -> Result:
@@ -52,14 +49,9 @@ def play_in_processes(run: Run) -> Result:
     def actor(i: int) -> Role:
         name = f"actor-{i}"
 
-        def start(n: int) -> Child:
-            if n == 1 and roster.pace.period:
-                run.message(
-                    f"{name} begins new episodes: the run continues, but its result is no longer a function of its seed"
-                )
-            return Child(name, play_actor, (shared, i, n, start_s), run.log(name))
-
-        return Role(name, start, lambda: float(shared.board.processes.heartbeat[i]), doing=partial(_asked, shared, i))
+        start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
+        heartbeat = lambda: float(shared.board.processes.heartbeat[i])  # noqa: E731
+        return _ending_the_guarantee(run, Role(name, start, heartbeat, doing=partial(_asked, shared, i)), _NEW_EPISODES)
 
     def learner(i: int) -> Role:
         name, row = f"learner-{i}", roster.actors + i
@@ -91,7 +83,23 @@ def play_on_cluster(run: Run) -> Result:
         run.roster, settings.cluster, settings.limits, run.directory, run.resume_from,
         keep_replay=settings.keep_replay, policies=settings.evaluates,
     ) as remote:  # fmt: skip
-        return _supervise(run, remote.shared, remote.roles())
+        roles = [
+            _ending_the_guarantee(run, role, _NEW_EPISODES if role.essential else _NO_REPLAY) for role in remote.roles()
+        ]
+        return _supervise(run, remote.shared, roles)
+
+
+def _ending_the_guarantee(run: Run, role: Role, how: str) -> Role:
+    """Return the role of a process whose first restart makes a reproducible run another one, and says so."""
+    if not run.roster.pace.period:
+        return role
+
+    def start(n: int) -> Process:
+        if n == 1:
+            run.message(f"{role.name} {how}: the run continues, but its result is no longer a function of its seed")
+        return role.start(n)
+
+    return replace(role, start=start)
 
 
 def _check_for_cluster(roster: Roster) -> None:
@@ -126,7 +134,7 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
             if interrupted.is_set():
                 _say_interrupted(run)
             if shared.records is not None and not shared.records.complete:
-                periods = shared.board.name_last_period()
+                periods = shared.name_last_period()
                 run.message(f"stopping after period {periods}, as soon as all of it has been learned from")
                 while not shared.records.complete:
                     supervisor.watch(0.1)

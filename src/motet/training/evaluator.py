@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from motet.algorithm import Behaviour, make_behaviour, state_size_of
 from motet.policy import PLAYER, EpisodeState
-from motet.publication import GivenVersion, Subscriber
+from motet.publication import Subscriber
 from motet.runs.checkpoint import Checkpoint
 from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Wait
@@ -463,8 +463,7 @@ class PhaseEvaluations(Evaluations):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._insists = True  # not called while an evaluation is played
-        self._given = GivenVersion()
-        self._asides = [aside.subscriber(self._given) for aside in self._shared.asides]
+        self._asides = [aside.subscriber() for aside in self._shared.asides]
 
     def due(self) -> bool:
         """Whether there is an evaluation to play."""
@@ -477,10 +476,13 @@ class PhaseEvaluations(Evaluations):
         row = board.evaluation
         if not self.due():
             return False
-        number = int(row.played[0]) + 1  # after a restart: the evaluation that was being played
-        self._given.number = number
-        for aside in self._asides:
-            aside.refresh()
+        played, newest = int(row.played[0]), int(board.learned.evaluations.min())
+        # After a restart: the evaluation that was being played. A phase may be so long that it skips numbers, and the
+        # policies of an evaluation may be lost with a learner on another node.
+        number = next(filter(self._load, range(played + 1, newest + 1)), None)
+        if number is None:
+            row.begun[0] = row.played[0] = newest
+            return False
         phases = int(self._asides[0]["phases"])
         if row.reaches[0]:
             row.last_period[0] = self._shared.roster.pace.last_after(phases)
@@ -495,6 +497,10 @@ class PhaseEvaluations(Evaluations):
         self._play(request)
         row.played[0] = number
         return True
+
+    def _load(self, number: int) -> bool:
+        """Load the policies that were copied aside for an evaluation; return whether all of them are there."""
+        return all(aside.version == number or aside.load(number) for aside in self._asides)
 
     def _play_waiting(self) -> None:
         """Play all evaluations that are due."""

@@ -326,7 +326,7 @@ class Learner:
                 member.reader.release()
         weights, version = self.algorithm.weights(), self._version
         if self._record is not None:
-            self._copy_aside(weights, int(self._record.evaluations[1]))
+            self._copy_aside(weights, int(self._record.evaluation[0]))
         for i, member in enumerate(self.members):
             if member.publisher.announced < version:
                 header = self.algorithm.header(member.step, i)

@@ -39,6 +39,9 @@ Record = npt.NDArray[np.uint64]
 class Records:
     """The records of all policies in shared memory. Each actor writes the rows of its own lanes.
 
+    On a cluster each process has its own records. An actor writes how many rows it has made, for its links to the
+    learners, and the host of a learner writes how many of them are in its lanes, once all of a period have arrived.
+
     Args:
         roster: the roster of the run.
         replays: the replays of the policies.
@@ -59,37 +62,68 @@ class Records:
     ) -> None:
         self._league = league
         self._roster, self._replays, self._board, self._segment = roster, replays, board, segment
-        self._steps_before = steps_before
+        self.steps_before: Sequence[int] = steps_before
+        """Steps of each policy when this session began."""
         for i in range(len(roster.policies)):
             self._of(i)[...] = 0
-        self._results[...] = 0
+        self.totals[...] = 0
 
     @staticmethod
     def layout(roster: Roster) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such records."""
         lanes = [roster.lanes(i) for i in range(len(roster.policies))]
         records = {f"policy{i}/records": ArraySpec((_PARITIES, n, 2), "uint64") for i, n in enumerate(lanes)}
-        return {**records, "records/results": ArraySpec((_PARITIES, roster.actors), "uint64")}
+        return {**records, "records/totals": ArraySpec((_PARITIES, roster.actors, len(lanes) + 1), "uint64")}
 
     @property
-    def _results(self) -> npt.NDArray[np.uint64]:
-        return self._segment["records/results"]
+    def totals(self) -> npt.NDArray[np.uint64]:
+        """By parity and actor: the steps of each policy, and the number of the last result of a game."""
+        return self._segment["records/totals"]
 
     def _of(self, policy: int) -> npt.NDArray[np.uint64]:
         return self._segment[f"policy{policy}/records"]
 
-    def write(self, actor: int) -> None:
-        """Write the record of the period that an actor ends now, and then count the period."""
+    def write(self, actor: int, totals: npt.NDArray[np.uint64] | None = None) -> None:
+        """Write the record of the period that an actor ends now, and then count the period.
+
+        ``totals``: those of the actor, if some of its lanes are on other nodes.
+        """
         period = int(self._board.periods[actor])
+        found = self.totals[period % _PARITIES, actor]
         for policy, replay in enumerate(self._replays):
-            record = self._of(policy)[period % _PARITIES]
-            for lane in self._roster.lanes_of(policy, actor):
-                words = replay.words(lane)
+            record, lanes = self._of(policy)[period % _PARITIES], self._roster.lanes_of(policy, actor)
+            for lane in lanes:
+                words = replay.written(lane)
                 record[lane] = words.head, words.finals
+            found[policy] = sum(int(head) - int(finals) for head, finals in record[lanes].tolist())
         if self._league is not None:
-            self._results[period % _PARITIES, actor] = Results.newest(self._league.results[actor])
+            found[-1] = Results.newest(self._league.results[actor])
+        if totals is not None:
+            found[:] = totals
         self._board.acted.ring()  # an atomic operation: a process that reads the new count also reads the new record
         self._board.periods[actor] = period + 1
+
+    def continue_from(self, actor: int, periods: int, totals: npt.NDArray[np.uint64]) -> None:
+        """Count the periods of an actor on another node, after a restart of either side. All rows here belong to them.
+
+        ``totals``: by parity, those of the last two periods.
+        """
+        for policy, replay in enumerate(self._replays):
+            for lane in self._roster.lanes_of(policy, actor):
+                words = replay.written(lane)
+                self._of(policy)[:, lane] = words.head, words.finals
+        self.totals[:, actor] = totals
+        self._board.periods[actor] = periods
+
+    def of_period(self, policy: int, period: int) -> Record:
+        """Return the record of one of the last two periods. Only the lanes of an actor that has ended it are valid."""
+        record: Record = self._of(policy)[period % _PARITIES]
+        return record
+
+    def total(self, actor: int, period: int) -> npt.NDArray[np.uint64]:
+        """Return the totals of an actor at the end of one of its last two periods."""
+        found: npt.NDArray[np.uint64] = self.totals[period % _PARITIES, actor].copy()
+        return found
 
     def read(self, policy: int, phase: int) -> Record:
         """Return the record that a phase reads. An actor that has finished keeps its last record."""
@@ -102,7 +136,11 @@ class Records:
 
     def results(self, phase: int) -> list[int]:
         """Return, for each actor, the number of the last result of a game that a phase of self-play reads."""
-        return [int(self._results[self._row(actor, phase), actor]) for actor in range(self._roster.actors)]
+        return [int(number) for number in self._totals(phase)[:, -1]]
+
+    def _totals(self, phase: int) -> npt.NDArray[np.uint64]:
+        actors = range(self._roster.actors)
+        return np.stack([self.totals[self._row(actor, phase), actor] for actor in actors])
 
     def _row(self, actor: int, phase: int) -> int:
         """Return the row of an actor's record that a phase reads."""
@@ -128,21 +166,14 @@ class Records:
         """Steps between two evaluations; 0: there are none."""
         return self._roster.evaluate_every
 
-    def steps(self, policy: int, phase: int) -> int:
-        """Return the steps of a policy since its replay began, up to the period of a phase."""
-        record = self.read(policy, phase)
-        return int(record[:, _HEAD].sum() - record[:, _FINALS].sum())
+    def evaluation_after(self, phase: int) -> int:
+        """Return the number of the newest evaluation that is due after a phase, counted from the start of the session.
 
-    def evaluation_after(self, phase: int) -> int | None:
-        """Return the number of the newest evaluation that is due after a phase; None if the phase is the last one.
-
-        This may only be called while the phase is not published.
+        It is 0 if none is, and after the last phase. This may only be called while the phase is not published.
         """
-        every, before = self.evaluate_every, self._steps_before
-        if not every:
-            return None
-        steps = max(before[policy] + self.steps(policy, phase) for policy in range(len(before)))
-        return None if steps >= self._roster.steps else steps // every
+        every, before = self.evaluate_every, self.steps_before
+        steps = max(map(sum, zip(before, self._totals(phase)[:, :-1].sum(0).tolist(), strict=True)))
+        return steps // every - max(before) // every if every and steps < self._roster.steps else 0
 
 
 class ActorPeriods:
@@ -218,9 +249,8 @@ class StackRecord:
         self._records, self._policies, self._settings, self._pace = records, tuple(policies), settings, pace
         self.priorities = _size_of(spec) if settings.prioritised else 0
         """Number of priorities of each policy, which its vault also holds."""
-        self.evaluations: npt.NDArray[np.int64] = np.zeros(2, np.int64)
-        """The number of the newest evaluation that is due after the phase, and the number of evaluations in this
-        session."""
+        self.evaluation: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        """The number of the newest evaluation that is due after the phase."""
         self.cleared: npt.NDArray[np.int64] = np.zeros(len(policies), np.int64)
         """For each policy, the first period after those whose rows were forgotten when its replay was cleared."""
         self._position = {policy: i for i, policy in enumerate(policies)}
@@ -232,28 +262,24 @@ class StackRecord:
         """Return the fields of a vault's header that hold this record and all priorities: shape and dtype by name."""
         items: dict[str, tuple[tuple[int, ...], str]] = {
             "record": ((policies, spec.n_lanes, 2), "uint64"),
-            "evaluations": ((2,), "int64"),
+            "evaluation": ((1,), "int64"),
             "cleared": ((policies,), "int64"),
         }
         if prioritised:
             items["priorities"] = (policies, _size_of(spec)), "float32"
         return items
 
-    def at_start(self, steps: int) -> dict[str, npt.NDArray[Any]]:
-        """Return these fields of a vault's header for a run that is resumed after this many steps, without rows."""
-        every = self._records.evaluate_every
-        found = {**self.saved(), "evaluations": np.array([steps // every if every else 0, 0], np.int64)}
+    def at_start(self, evaluation: int = 0) -> dict[str, npt.NDArray[Any]]:
+        """Return these fields of a vault's header for learners that start without rows."""
+        found = {**self.saved(), "evaluation": np.array([evaluation], np.int64)}
         if self.priorities:
             found["priorities"] = np.zeros((len(self._policies), self.priorities), np.float32)
         return found
 
     def turn_to(self, phase: int, readers: Sequence[PhaseReader]) -> None:
         """Limit the readers to the record of a phase. Every actor must have ended its period."""
-        words, due = np.stack([self._records.read(policy, phase) for policy in self._policies]), self.evaluations
-        number = self._records.evaluation_after(phase)
-        if number is not None and number > due[0]:
-            due = np.array([number, due[1] + 1], np.int64)
-        self.words, self.evaluations = words, due
+        self.words = np.stack([self._records.read(policy, phase) for policy in self._policies])
+        self.evaluation = np.maximum(self.evaluation, self._records.evaluation_after(phase))
         self.limit(readers)
         for reader, first in zip(readers, self.cleared.tolist(), strict=True):
             if phase < first:
@@ -270,11 +296,11 @@ class StackRecord:
 
     def saved(self) -> dict[str, npt.NDArray[Any]]:
         """Return the values of this record for the header of a vault."""
-        return {"record": self.words, "evaluations": self.evaluations, "cleared": self.cleared}
+        return {"record": self.words, "evaluation": self.evaluation, "cleared": self.cleared}
 
     def restore(self, vault: Mapping[str, Any], readers: Sequence[PhaseReader]) -> None:
         """Continue from the header of a vault."""
-        self.words, self.evaluations, self.cleared = (np.array(vault[name]) for name in self.saved())
+        self.words, self.evaluation, self.cleared = (np.array(vault[name]) for name in self.saved())
         self.limit(readers)
 
     def limit(self, readers: Sequence[PhaseReader]) -> None:

@@ -408,11 +408,16 @@ class Recorder:
 
 
 def fill(
-    shared: SharedMemory, checkpoint: Checkpoint, stacks: Sequence[int] | None = None, version: int | None = None
+    shared: SharedMemory,
+    checkpoint: Checkpoint,
+    stacks: Sequence[int] | None = None,
+    version: int | None = None,
+    evaluation: int = 0,
 ) -> None:
     """Write a checkpoint into the vaults and lanes, from which the learners start.
 
     ``stacks``: only these stacks, if the others are on other nodes. ``version``: the version to publish in the vaults.
+    ``evaluation``: with periods, the number of the last evaluation of this session.
     """
     roster = shared.roster
     shared.board.evaluation.count[0] = checkpoint.notes.get("evaluations", 0)
@@ -447,7 +452,6 @@ def fill(
             shared.versions_before[p] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
         record = shared.stack_record(k)
-        most = max(int(arrays["steps"]) for arrays in checkpoint.agents.values())
         shared.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
             version=newest if version is None else version,
@@ -456,7 +460,7 @@ def fill(
             reader=readers,
             steps=[int(arrays["steps"]) for arrays in held],
             stage=stages,
-            **({} if record is None else record.at_start(most)),
+            **({} if record is None else record.at_start(evaluation)),
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
         shared.board.learned.waived[list(stack)] = stages[:, 2]

@@ -46,9 +46,7 @@ class SharedMemory:
                 policy.sizes.weights, _header(policy), slots=policy.slots, prefix=f"policy{i}/publication"
             )
             if roster.evaluate_every:
-                layout |= Publication.layout(
-                    policy.sizes.weights, _aside_header(policy), slots=roster.pace.asides, prefix=f"policy{i}/aside"
-                )
+                layout |= Publication.layout(*self._aside_size(i), slots=roster.pace.asides, prefix=f"policy{i}/aside")
         for k, stack in enumerate(roster.stacks):
             layout |= Publication.layout(*self._vault_size(stack, specs), prefix=f"stack{k}/vault")
         size = (self.main_process + 1, roster.actors, len(policies))
@@ -99,14 +97,13 @@ class SharedMemory:
         if roster.evaluate_every:
             self.asides = [
                 Publication(
-                    policy.sizes.weights,
-                    _aside_header(policy),
+                    *self._aside_size(i),
                     slots=roster.pace.asides,
                     checked=roster.checked,
                     segment=segment,
                     prefix=f"policy{i}/aside",
                 )
-                for i, policy in enumerate(policies)
+                for i in range(len(policies))
             ]
 
     @property
@@ -138,6 +135,14 @@ class SharedMemory:
             prioritised = self.roster.policies[stack[0]].settings.prioritised
             items |= StackRecord.header(len(stack), specs[stack[0]], prioritised)
         return sizes.state * len(stack), {name: ArraySpec(*item) for name, item in items.items()}
+
+    def _aside_size(self, policy: int) -> tuple[int, dict[str, ArraySpec]]:
+        learned = self.roster.policies[policy]
+        return learned.sizes.weights, _aside_header(learned)
+
+    def name_last_period(self) -> int:
+        """With periods: stop at the end of a period that no actor has passed; return the number of periods to play."""
+        return self.board.name_last_period()
 
     def steps(self, policy: int) -> int:
         """Return the steps that a policy has done."""
