@@ -170,7 +170,7 @@ class Link:
                 self._wait_until_due()
                 if not self._send(last):
                     self.join()
-                elif last and not self._waiting and self._has_told_all:
+                elif last and not self._waiting and self._has_sent_periods:
                     return
         except BaseException as error:  # noqa: BLE001 - ends the role, and drain() raises it
             self._failure = error
@@ -181,7 +181,7 @@ class Link:
         return max(replay.waiting for replay in self._replays.values())
 
     @property
-    def _has_told_all(self) -> bool:
+    def _has_sent_periods(self) -> bool:
         """Whether the learner knows all periods that have ended."""
         return self._records is None or self._periods == int(self._memory.board.periods[self._actor])
 
