@@ -1,11 +1,13 @@
-"""Conversion of a learner's random streams to and from the bytes in an agent's vault."""
+"""Random streams: that of an acting half, and those of a learner as the bytes in an agent's vault."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STREAM_BYTES", "load_stream", "save_stream"]
+__all__ = ["STREAM_BYTES", "ActingStream", "load_stream", "save_stream"]
 
 STREAM_BYTES = 40
 """Size of a PCG64 stream, in bytes."""
@@ -28,3 +30,21 @@ def load_stream(stream: np.random.Generator, row: npt.NDArray[np.uint8]) -> None
         "has_uint32": words[2],
         "uinteger": words[3],
     }
+
+
+class ActingStream:
+    """The random stream of an acting half, from which it draws its actions."""
+
+    _rng: np.random.Generator
+
+    def begin(self, seed: int) -> None:
+        """Restart the random stream from a seed."""
+        self._rng = np.random.default_rng(seed)
+
+    def get_stream(self) -> Any:
+        """Return the random stream as plain values."""
+        return self._rng.bit_generator.state
+
+    def set_stream(self, stream: Any) -> None:
+        """Continue from a saved stream."""
+        self._rng.bit_generator.state = stream

@@ -15,6 +15,7 @@ from motet.algorithm import Field, HeaderSpec, ReaderSettings, Space
 from motet.algorithms._encoder import Encoder
 from motet.algorithms._greedy import Choose, Greedy, Layered
 from motet.algorithms._settings import check_config, check_min_rows
+from motet.algorithms._streams import ActingStream
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.masks import is_discrete
@@ -149,7 +150,7 @@ def n_actions(space: Space, name: str) -> int:
     raise SettingError(f"{name} needs a Discrete action space{dtype}, got {space!r}; use ppo")
 
 
-class ValueBehaviour:
+class ValueBehaviour(ActingStream):
     """Epsilon-greedy choice by the action values that ``_values`` computes with the loaded version.
 
     Exploration always draws two numbers for each row, so the random stream does not depend on weights.
@@ -164,18 +165,6 @@ class ValueBehaviour:
         self._epsilon = 1.0
         self.state_size = 0
         """Number of values of the policy's memory; 0: no memory."""
-
-    def begin(self, seed: int) -> None:
-        """Restart the random stream from a seed."""
-        self._rng = np.random.default_rng(seed)
-
-    def get_stream(self) -> Any:
-        """Return the random stream as plain values."""
-        return self._rng.bit_generator.state
-
-    def set_stream(self, stream: Any) -> None:
-        """Continue from a saved stream."""
-        self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""

@@ -23,7 +23,7 @@ from motet.algorithms._model_rows import ModelQueries, RowLayout
 from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_rate, check_seeds
-from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms._streams import STREAM_BYTES, ActingStream
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.foreign_names import suggesting
@@ -177,7 +177,7 @@ def _fields(layout: RowLayout, coded: CodedModel) -> dict[str, Field]:
     )
 
 
-class AttainBehaviour:
+class AttainBehaviour(ActingStream):
     """The acting half: a robot that acts uniformly, and queries the model for the successors of all robot actions.
 
     Every row draws one number for the robot and one for each human; with beliefs three in place of the latter.
@@ -195,18 +195,6 @@ class AttainBehaviour:
         self._sizes = sizes
         self._beliefs = Bounded(config.cache)
         self._possible = np.arange(sizes.max()) < sizes[coded.owner][:, None]  # [goals, actions]
-
-    def begin(self, seed: int) -> None:
-        """Restart the random stream from a seed."""
-        self._rng = np.random.default_rng(seed)
-
-    def get_stream(self) -> Any:
-        """Return the random stream as plain values."""
-        return self._rng.bit_generator.state
-
-    def set_stream(self, stream: Any) -> None:
-        """Continue from a saved stream."""
-        self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""

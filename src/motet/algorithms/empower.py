@@ -24,7 +24,7 @@ from motet.algorithms._model_rows import Answer, ModelQueries, RowLayout
 from motet.algorithms._own import check_plan, network_of_numbers
 from motet.algorithms._plans import ActorNetwork, NetworkPlan, padded
 from motet.algorithms._settings import check_config, check_min_rows, check_rate, check_seeds
-from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms._streams import STREAM_BYTES, ActingStream
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.foreign_names import suggesting
@@ -286,7 +286,7 @@ class HumanChoices(NamedTuple):
         return cls(policies, priors, ends)
 
 
-class EmpowerBehaviour:
+class EmpowerBehaviour(ActingStream):
     """The acting half: draws from the robot's policy, and queries the model for the successors of all robot actions.
 
     Every row draws one number for the robot and one for each human, and a network that explores by noise draws one for
@@ -311,18 +311,6 @@ class EmpowerBehaviour:
         self._beta = self._epsilon = 0.0
         self._made = 0
         self._humans, self._queries = Bounded(config.cache), ModelQueries(config, coded, self.layout)
-
-    def begin(self, seed: int) -> None:
-        """Restart the random stream from a seed."""
-        self._rng = np.random.default_rng(seed)
-
-    def get_stream(self) -> Any:
-        """Return the random stream as plain values."""
-        return self._rng.bit_generator.state
-
-    def set_stream(self, stream: Any) -> None:
-        """Continue from a saved stream."""
-        self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version: weights and the exponent of the policy belong together."""

@@ -25,7 +25,7 @@ from motet.algorithms._greedy import Greedy
 from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import padded
 from motet.algorithms._settings import check_config, check_min_rows, check_seeds
-from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms._streams import STREAM_BYTES, ActingStream
 from motet.algorithms.source import NetworkSetting, Source
 from motet.errors import NotReadyError, SettingError
 from motet.nest import Nest
@@ -460,7 +460,7 @@ def _part(
 # ---- acting
 
 
-class LossBehaviour:
+class LossBehaviour(ActingStream):
     """The acting half: the first network with the published weights, then the acting rule of the config."""
 
     def __init__(self, config: LossConfig, observation_space: Space, action_space: Space) -> None:
@@ -474,18 +474,6 @@ class LossBehaviour:
         self._encoder, self._net, self._explores = seen.rows, plan.acting(seen.rows.scale), plan.explores
         self._rng = np.random.default_rng(0)
         self._header: Mapping[str, Any] | None = None
-
-    def begin(self, seed: int) -> None:
-        """Restart the random stream from a seed."""
-        self._rng = np.random.default_rng(seed)
-
-    def get_stream(self) -> Any:
-        """Return the random stream as plain values."""
-        return self._rng.bit_generator.state
-
-    def set_stream(self, stream: Any) -> None:
-        """Continue from a saved stream."""
-        self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""

@@ -45,7 +45,7 @@ from motet.algorithms._own import Seen, check_plan
 from motet.algorithms._plans import NetworkPlan, chained, padded
 from motet.algorithms._settings import check_config, check_seeds
 from motet.algorithms._statistics import Freezing, Statistics
-from motet.algorithms._streams import STREAM_BYTES
+from motet.algorithms._streams import STREAM_BYTES, ActingStream
 from motet.algorithms.source import NetworkSetting
 from motet.errors import NotReadyError, SettingError
 from motet.foreign_names import suggesting
@@ -281,7 +281,7 @@ class PPOLayout:
 # ---- acting
 
 
-class PPOBehaviour:
+class PPOBehaviour(ActingStream):
     """The acting half of PPO: the forward pass on the published row, then a draw with its log-probability.
 
     Exploration draws a fixed number of random numbers for each row, so the random stream does not depend on weights.
@@ -300,18 +300,6 @@ class PPOBehaviour:
         self._rng = np.random.default_rng(0)
         self._weights: npt.NDArray[np.float32] | None = None
         self._prepared: Any = None
-
-    def begin(self, seed: int) -> None:
-        """Restart the random stream from a seed."""
-        self._rng = np.random.default_rng(seed)
-
-    def get_stream(self) -> Any:
-        """Return the random stream as plain values."""
-        return self._rng.bit_generator.state
-
-    def set_stream(self, stream: Any) -> None:
-        """Continue from a saved stream."""
-        self._rng.bit_generator.state = stream
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
         """Load a new version."""
