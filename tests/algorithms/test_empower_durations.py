@@ -16,11 +16,12 @@ from motet import Settings, train
 from motet.algorithms import AttainConfig, EmpowerConfig
 from motet.algorithms._device import Device
 from motet.algorithms._empower_learner import Formulas, ModelRows, Scheduled
+from motet.cli.flags import parse
 from motet.errors import ModelError, SettingError
 from motet.evaluation.exact import ExactEmpowerment
 from motet.plan import Robot, enumerate_states, solve_robot
 from motet.replay import ReplaySpec
-from motet.schedule import Stages
+from motet.schedule import Linear, Stages
 from motet.worlds import Bushes, OneMind
 
 SMALL = {"hidden": (16,), "min_rows": 40, "batch_size": 16}
@@ -207,6 +208,15 @@ def test_wrong_durations_are_named_with_state_and_actions(given, error):
     world.coded.model.transition_durations = lambda state, actions, transitions: given(len(transitions))
     with pytest.raises(ModelError, match=error + r".*\(state \(0, .*, actions \[\d, \d, \d\]\)"):
         batch_of(world, EmpowerConfig(**SMALL), [world.coded.first])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.1", 0.1), ("linear:0.1:0.05:100:updates", Linear(0.1, 0.05, 100, by="updates")), ("None", None)],
+)
+def test_a_rate_is_a_flag(text, value):
+    flags = ["bushes", "--algorithm", "empower", "--empower.human-gamma", "1", "--empower.human-rho", text]
+    assert parse(flags).configs.human_rho == value
 
 
 def test_a_discount_and_a_rate_exclude_each_other():

@@ -14,6 +14,7 @@ import inspect
 import os
 import sys
 import tomllib
+import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -456,15 +457,30 @@ def schedules() -> Any:
 
 @_registry.primitive_rule
 def _schedule(info: Any) -> Any:
-    if info.type != Schedule:
+    kind = _without_bounds(info.type)
+    if kind not in (Schedule, Schedule | None):
         return None
+    optional = kind != Schedule
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="SCHEDULE",
-        instance_from_str=lambda words: _read_schedule(words[0]),
-        is_instance=lambda value: isinstance(value, (int, float)) or callable(value) or isinstance(value, Staged),
-        str_from_instance=lambda value: [_write_schedule(value)],
+        metavar="SCHEDULE|NONE" if optional else "SCHEDULE",
+        instance_from_str=lambda words: None if optional and words[0] == "None" else _read_schedule(words[0]),
+        is_instance=lambda value: (
+            isinstance(value, (int, float, Staged)) or callable(value) or (optional and value is None)
+        ),
+        str_from_instance=lambda value: ["None" if value is None else _write_schedule(value)],
     )
+
+
+def _without_bounds(kind: Any) -> Any:
+    """A type without the bounds of the members of a union."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return typing.Union[tuple(_plain_of(one) for one in typing.get_args(kind))]  # noqa: UP007 - of a tuple
+
+
+def _plain_of(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
 
 @_registry.primitive_rule
