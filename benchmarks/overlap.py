@@ -34,7 +34,8 @@ class Work:
     settings: RunSettings
     """Settings of both runs, except for engine and pace."""
     slack: float = 64.0
-    """Slack of the asynchronous run; small compared with all updates, since one side may begin that far ahead."""
+    """Slack of the asynchronous run. It is small compared with all updates, because one side may be ahead by it at the
+    start."""
 
     def overlapped(self) -> float:
         """Return the seconds that an actor and a learner need."""

@@ -1,4 +1,4 @@
-"""What the tests share: starting processes the way motet does, and the check that nothing is left behind."""
+"""Fixtures of all tests: starting processes in the way motet does, and the check that nothing is left behind."""
 
 import gc
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Who may import whom. The rule keeps every part usable on its own, and the loop's two halves apart."""
+"""Allowed imports. The rules keep every part usable on its own, and actors and learners separate."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""What policies, worlds and agents are called or say is data: it breaks nothing that is printed, and is not lost."""
+"""Names and messages of policies, worlds and agents are data: they break no output, and are not lost."""
 
 import contextlib
 import io

@@ -33,6 +33,9 @@ PHRASES = (
         r"for people\.",
         r"is no (?:human|robot)",
     ),
+    # A thing is 'told', 'copied aside' or 'settled' where a plain verb says what happens to it.
+    *(r"goes on bit for bit", r"(?:is|are) told the stage", r"counts? as settled", r"copied aside", r"cores for them"),
+    *(r"what the model says", r"functions of their seeds", r"where (?:versions go|policies come from)", r"\ban own \w"),
 )
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "CHANGELOG.md": ("go_on=", "say=", "watch=", "credit_achieved=", "ActorDriver", "LearnerDriver"),

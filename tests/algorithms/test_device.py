@@ -1,4 +1,4 @@
-"""Learners on a device with a memory of its own: the same bits as on the CPU, and every crossing counted."""
+"""Learners on a simulated device with separate memory: the same bits as on the CPU, and copies are counted."""
 
 import importlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What becomes of a run on a cluster when a learner, a node or the driver dies; and Ray that is started by itself."""
+"""Runs on a cluster in which a learner, a node or the driver dies; and Ray that motet starts itself."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Episodes and plans on a cluster whose nodes die: the same bytes, the same bits, and nobody left behind."""
+"""Episodes and plans on a cluster whose nodes die: results have the same bytes and bits, and no process is left."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The end of an evaluation: nothing is printed, nothing is left, and nothing runs on."""
+"""The end of an evaluation: nothing is printed, nothing is left, and no process keeps running."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""One seed, one result: whoever plays, however many, in whatever processes."""
+"""One seed gives one result, for all kinds and numbers of policies, in any processes."""
 
 import json
 import os

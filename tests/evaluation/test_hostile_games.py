@@ -1,4 +1,4 @@
-"""Many hostile policies in one world: they pay, each with its cause, and honest agents beside them do not."""
+"""Many hostile policies in one world: each of them fails with its cause, and honest agents are not affected."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A tournament goes on where it stopped, and ends with the table it would have had."""
+"""An interrupted tournament continues where it stopped, and ends with the same table as without the interruption."""
 
 import json
 import signal

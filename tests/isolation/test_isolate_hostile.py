@@ -1,4 +1,4 @@
-"""The hostile zoo: every one fails with the right cause, is gone by then, and leaves nothing behind."""
+"""Hostile policies: each of them fails with the right cause, has ended by then, and leaves nothing behind."""
 
 import os
 from pathlib import Path

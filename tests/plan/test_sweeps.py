@@ -1,4 +1,4 @@
-"""Sweeps shared with other machines, which are in this process: the same bits whoever is up, late or lost."""
+"""Sweeps shared with simulated other machines: the same bits if machines are ready, late or lost."""
 
 import pickle
 from contextlib import nullcontext

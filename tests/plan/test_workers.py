@@ -1,4 +1,4 @@
-"""Working through a list with processes: the same result, the same error, and nobody waits for the dead."""
+"""Working through a list with processes: the same result, the same error, and no waits for dead processes."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Whatever happens in a race, nobody is left running."""
+"""Fixture of the race tests: no process is left running, whatever happens."""
 
 from collections.abc import Iterator
 

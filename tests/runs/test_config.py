@@ -1,4 +1,4 @@
-"""What a run was asked for, as plain values and back; and that a stranger's run directory runs no code."""
+"""Settings of a run as plain values and back; and that the run directory of another user runs no code."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What the display shows, at the sizes that people have."""
+"""The display of a run, in terminals of usual sizes."""
 
 import io
 import re

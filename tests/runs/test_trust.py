@@ -1,4 +1,4 @@
-"""Runs of this user need no trust. Whatever a sent run directory contains, it does."""
+"""Runs of this user need no trust. A run directory from somebody else needs it, whatever it contains."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What tests share: worlds, policies and models of other people's making, fakes, and where things lie."""
+"""Code that tests share: worlds, policies and models in the style of users, fakes, and paths."""
 
 import os
 from collections.abc import Sequence

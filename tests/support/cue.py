@@ -1,4 +1,4 @@
-"""A world that only a memory solves: a cue is shown at the start, and asked for many steps later."""
+"""A world that needs a memory: a cue is shown at the start, and must be named many steps later."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Worlds, policies and an algorithm as people write them who seed nothing: they draw from the global generators."""
+"""Worlds, policies and an algorithm that seed nothing and draw from the global generators."""
 
 import random
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Learners that are killed by SIGKILL at given points of their work, each of them once."""
+"""Learners that are killed by SIGKILL at given points of their work, once at each point."""
 
 import os
 import signal

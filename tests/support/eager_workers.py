@@ -1,4 +1,4 @@
-"""Workers of a plan that are there at once, whether they pay or not: no test hangs on how soon they come."""
+"""Workers of a plan that start immediately, even if they are not worthwhile, so that tests do not depend on timing."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Worlds and policies as people bring them, each with a fault that shows in some episodes only."""
+"""Worlds and policies in the style of users, each with a fault that occurs only in some episodes."""
 
 import os
 import random
@@ -80,7 +80,7 @@ class Market(ParallelEnv):
 
 
 class MarketOnce(Market):
-    """It works once in a process: a second one cannot be made after a fault."""
+    """A market that can be created only once in a process, so that it cannot be replaced after a fault."""
 
     faults = 0
 
@@ -115,7 +115,7 @@ class Trader:
 
 
 class SoreLoser(Trader):
-    """Takes the process along in its nth game, while there is no file of that name."""
+    """Ends its process in its nth game, unless a file of the given name exists."""
 
     def __init__(self, agent, flag="", how="vanishes", share=3):
         self.flag, self.how, self.share, self.seller = flag, how, share, agent == "seller"

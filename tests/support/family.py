@@ -1,4 +1,4 @@
-"""Who descends from this process."""
+"""Find the descendants of a process."""
 
 import os
 from pathlib import Path

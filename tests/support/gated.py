@@ -1,4 +1,5 @@
-"""A world that halts in the middle of an episode until a file is there: a test chooses what happens meanwhile."""
+"""A world that stops in the middle of an episode until a file exists, so that a test decides what happens in
+between."""
 
 import math
 import os

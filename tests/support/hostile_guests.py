@@ -1,4 +1,4 @@
-"""More policies that one would rather not meet: they meddle with what they are given, hide what they take, and lie.
+"""More hostile policies: they change their arguments, hide the resources that they use, and forge answers.
 
 Like those of :mod:`support.hostile_zoo`, they are for an observation space of 4 floats and three actions, and behave
 well until ``at``. Where a mask is given, it forbids the last action.

@@ -1,4 +1,4 @@
-"""A world that asks its agents in a fixed order, some of them never."""
+"""A world that asks its agents in a fixed order, and never asks some of them."""
 
 import gymnasium
 import numpy as np

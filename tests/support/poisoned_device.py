@@ -1,4 +1,5 @@
-"""A device with a memory of its own, for machines without a GPU: what skips the two ways between it and the host fails.
+"""A simulated device with separate memory, for machines without a GPU: data can move only by the two methods of
+``Device``.
 
 Its tensors are in the memory of the CPU, but an operation that mixes them with tensors or arrays of the host raises, as
 on a GPU, and so does each way back to the host but :meth:`Device.to_host`. Arrays of the host are poisoned: after they
@@ -40,7 +41,7 @@ BACK = {"numpy", "cpu", "tolist", "item", "__array__", "__bool__", "__float__", 
 
 
 class Strayed(Exception):
-    """Something crossed between host and device on a way of its own."""
+    """Data moved between host and device without the methods of ``Device``."""
 
 
 class There(Tensor):

@@ -1,4 +1,4 @@
-"""What the processes of the race tests do. Every row and every version can be told apart from any mix of two."""
+"""The roles of the processes in the race tests. Rows and versions have patterns by which a mix of two is recognised."""
 
 from __future__ import annotations
 

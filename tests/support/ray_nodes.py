@@ -1,5 +1,5 @@
-"""A Ray cluster of a test's own: no processes in advance, none that stands back;
-a node that ends is noticed soon, a slow one has time."""
+"""A Ray cluster for one test: no processes in advance, none that stands back; a node that ends is noticed soon, a slow
+one has time."""
 
 from contextlib import contextmanager
 

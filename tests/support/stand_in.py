@@ -1,4 +1,4 @@
-"""A stand-in for an algorithm: quick, without torch, and sensitive to every number of every batch it is given."""
+"""A stand-in for an algorithm: fast, without torch, and with a result that depends on every number of every batch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Worlds that hide what a policy needs: only a memory plays them well."""
+"""Worlds that hide what a policy needs, so that only a policy with memory plays them well."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What takes the place of something else: one of the two is there, whatever happens."""
+"""Replacing files and folders: at any moment either the old or the new one exists."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What users hang on a run may raise: the run ends in order, with a checkpoint, and they get their traceback."""
+"""Callbacks may raise: the run ends cleanly with a checkpoint, and the user gets the traceback."""
 
 import functools
 import json

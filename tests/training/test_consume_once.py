@@ -1,4 +1,4 @@
-"""Rows that are read once: each is used once by the learner state that lives on, whoever is killed."""
+"""Rows that are read once: the surviving learner state has used each of them once, whichever process is killed."""
 
 import functools
 import math

@@ -1,4 +1,5 @@
-"""What a machine may refuse: room on the disk, the right to write, a process. Said in words, nothing half-written."""
+"""Resources that a machine may refuse: disk space, write permission, processes. Errors are clear and no file is
+incomplete."""
 
 import contextlib
 import errno

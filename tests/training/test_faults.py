@@ -1,4 +1,4 @@
-"""Whatever is killed, stopped or raises: the run goes on or ends in order, and nothing is left behind."""
+"""If processes are killed, stopped or raise, the run continues or ends cleanly, and nothing is left behind."""
 
 import functools
 import os

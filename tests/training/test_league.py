@@ -1,4 +1,4 @@
-"""Self-play: whom the player meets, what is kept of it, and that nobody else notices."""
+"""Self-play: the choice of opponents, the stored results, and that other parts of the run do not depend on them."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What the pace allows, asked quickly, is what it allows, asked at length."""
+"""The fast computation of what the pace allows agrees with the plain rule."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,5 @@
-"""Stages: derived from the steps by the learner, published with or without an update, perhaps with a fresh replay."""
+"""Stages: the learner derives them from the steps and publishes them with or without an update; they may clear the
+replay."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""The limit of an actor's lag: nobody acts with a version that is older, and who had to hurry is counted."""
+"""The limit of an actor's lag: no actor acts with an older version, and forced loads are counted."""
 
 import os
 import signal

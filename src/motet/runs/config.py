@@ -105,7 +105,7 @@ def rebuild(plain: Any, *, trust: bool = False) -> Any:
 def describe_world(world: Any) -> dict[str, Any]:
     """The import path and the settings of a factory of worlds; ``path`` is None if it cannot be imported.
 
-    A setting that is a factory or function itself, such as the model that a world is made of, is described like this.
+    If a setting is itself a factory or a function, such as the model of a world, it is described in the same way.
 
     >>> from motet.worlds import TreasureHunt
     >>> describe_world(functools.partial(TreasureHunt, agents=4))

@@ -101,7 +101,7 @@ class AgentRow:
     refused: int = 0
     """Rows that an actor sent after it had been restarted elsewhere (engine ray)."""
     version_before: int = 0
-    """The version from which the run was resumed, if its versions continue from there."""
+    """The version at which the run was resumed, if version numbers continue from there; otherwise 0."""
     evaluated: float | None = None
     """Mean return in the newest evaluation; None before the first one of this session."""
 

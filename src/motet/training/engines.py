@@ -217,7 +217,7 @@ def _play_serially(run: Run) -> Result:
     shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
     if run.resume_from is not None and kept is None:
         run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, a world or partner "
-                    "cannot save its state, or the engine or worlds are others): starting new episodes")  # fmt: skip
+                    "cannot save its state, or the engine or worlds have changed): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()
