@@ -527,7 +527,7 @@ class RemoteRun:
                 for number, flat in versions:
                     unpack(flat, self._publishers[i][which])
                     self._bundles[i][which] = number
-            board.learned.words[policies] = report.learned  # after the policies that are copied aside for evaluations
+            board.learned.words[policies] = report.learned  # after the copies of policies for evaluations
             board.updated.ring()
             if report.vaults is not None:
                 unpack(report.vaults, [self._vaults[k] for k in stacks])

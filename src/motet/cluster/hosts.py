@@ -318,7 +318,7 @@ class LearnerHost:
         if stop:
             memory.end_roles()
         row = memory.roster.actors + self._index
-        learned = board.learned.words[self._policies]  # before the policies that are copied aside for evaluations
+        learned = board.learned.words[self._policies]  # before the copies of policies for evaluations
         news: list[list[tuple[int, npt.NDArray[np.uint8]]]] = []
         with self._lock:
             for bundle, number in zip(self._bundles, bundles, strict=False):

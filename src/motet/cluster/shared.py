@@ -216,7 +216,7 @@ class LocalMemory(SharedMemory):
         ]
 
     def set_aside(self, policies: Sequence[int]) -> list[list[Publication]]:
-        """Return the policies that are copied aside for evaluations, as one bundle; none without them."""
+        """Return the publications with copies of policies for evaluations, as one bundle; empty without evaluations."""
         return [[self.asides[policy] for policy in policies]] if self.asides else []
 
     # The pace from the view of an actor: the reports of its learners, plus its own rows that have not arrived yet.

@@ -499,7 +499,7 @@ class PhaseEvaluations(Evaluations):
         return True
 
     def _load(self, number: int) -> bool:
-        """Load the policies that were copied aside for an evaluation; return whether all of them are there."""
+        """Load the copies of policies for an evaluation; return whether all of them are there."""
         return all(aside.version == number or aside.load(number) for aside in self._asides)
 
     def _play_waiting(self) -> None:
