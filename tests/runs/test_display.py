@@ -3,6 +3,7 @@
 import io
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -136,6 +137,12 @@ def test_display_names_long_waits_but_not_short_ones_or_the_pace():
                 row.updates = 5 if steps else row.updates
             history.add(paced)
         assert ("waits for the actors (pace)" in line(paced, history)) is told
+
+
+def test_advice_is_shown_while_the_run_is_running():
+    advised = {state: replace(snapshot(state=state), bottleneck="raise actors") for state in ("running", "done")}
+    shown = {state: "raise actors" in text_of(frame(one, History())) for state, one in advised.items()}
+    assert shown == {"running": True, "done": False}
 
 
 def test_display_marks_a_process_without_heartbeat():
