@@ -14,8 +14,10 @@ from test_lockstep import fingerprint
 
 from motet.errors import SettingError
 from motet.system.supervisor import RestartLimits
+from motet.training.roster import make_roster
 from motet.training.run import train
 from motet.training.settings import Settings
+from motet.training.shared import SharedMemory
 from motet.worlds import MatrixGame
 
 MATRIX = functools.partial(MatrixGame, turns=23)
@@ -101,6 +103,13 @@ def test_learners_killed_around_the_copies_for_evaluations_give_the_same_ones(tm
     assert len(list(folder.iterdir())) == len(deaths) and other.restarts >= len(deaths)
     assert again == lines and fingerprint(other) == fingerprint(one)
     assert {12, 22} <= {line["agents"]["player_0"]["version"] for line in lines}
+
+
+def test_the_period_that_a_result_has_named_is_the_last_one():
+    """Although no actor has begun it yet."""
+    board = SharedMemory(make_roster(MATRIX, StandIn(), Settings(reproducible=True, evaluate_every=100))).board
+    board.begun[:], board.evaluation.last_period[0] = 5, 7
+    assert board.name_last_period() == board.periods_to_play == 7
 
 
 def test_evaluations_by_a_clock_are_refused():

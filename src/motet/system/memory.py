@@ -31,7 +31,7 @@ from motet.arrays import ArraySpec
 from motet.errors import MemoryShortError, MotetError, SettingError
 from motet.system.machine import available_bytes
 
-__all__ = ["LINE", "MappedFile", "Segment", "format_bytes"]
+__all__ = ["LINE", "Letter", "MappedFile", "Segment", "format_bytes"]
 
 LINE = 64
 """Bytes of a cache line. Every array is aligned to it, so that no two writers share a cache line."""
@@ -127,6 +127,64 @@ class MappedFile:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)  # the file lives as long as any array of it
+
+
+class Letter:
+    """Bytes of any length that one process leaves for another, with a number, in a nameless file.
+
+    The writer may die at any point: what it had not finished counts as nothing.
+
+    >>> letter = Letter()
+    >>> letter.number, letter.write(7, b"text"), letter.number, letter.read()
+    (0, None, 7, b'text')
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self._fd = os.memfd_create("motet", os.MFD_CLOEXEC)
+        else:
+            self._fd = _nameless_file(Path(tempfile.gettempdir()))
+
+    def write(self, number: int, text: bytes) -> None:
+        """Replace what the letter says. Only one process may write at the same time."""
+        os.pwrite(self._fd, bytes(_HEAD), 0)
+        rest, at = memoryview(text), _HEAD
+        while rest:
+            written = os.pwrite(self._fd, rest, at)
+            rest, at = rest[written:], at + written
+        os.ftruncate(self._fd, _HEAD + len(text))
+        os.pwrite(self._fd, number.to_bytes(_HEAD, "little"), 0)
+
+    @property
+    def number(self) -> int:
+        """The number of what it says; 0 if it says nothing."""
+        return int.from_bytes(os.pread(self._fd, _HEAD, 0), "little")
+
+    def read(self) -> bytes:
+        """Return what it says. The writer must have finished."""
+        size, parts = os.fstat(self._fd).st_size, list[bytes]()
+        at = _HEAD
+        while at < size:
+            parts.append(os.pread(self._fd, size - at, at))
+            at += len(parts[-1])
+        return b"".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive_letter, (reduction.DupFd(self._fd),)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_HEAD = 8  # bytes of a letter's number
+
+
+def _arrive_letter(descriptor: Any) -> Letter:
+    letter = Letter.__new__(Letter)
+    letter._fd = descriptor.detach()
+    return letter
 
 
 def _arrive(descriptor: Any, size: int, spec: dict[str, ArraySpec]) -> Segment:

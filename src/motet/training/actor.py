@@ -450,6 +450,12 @@ class Actor:
             if not policy.subscriber.version:
                 policy.load_newest()
 
+    def load_given(self) -> None:
+        """With periods: load the version of the period that begins, for each policy."""
+        for policy in self.published:
+            if policy.subscriber.refresh():
+                policy.load()
+
     def play_round(self) -> None:
         """Step every world by one group of agents."""
         worlds, policies, policy_of = self.worlds, self.policies, self._policy_of
@@ -551,9 +557,13 @@ class Actor:
             "remade": self.remade,
         }
 
+    def begin_again(self, state: Mapping[str, Any]) -> None:
+        """Continue with new episodes after those that :meth:`get_state` told of."""
+        self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`get_state` returned."""
-        self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
+        self.begin_again(state)
         self._playing = [world not in self.worlds.over for world in range(self.worlds.size)]
         self.seeds = [self._seed_of(world, max(0, begun - 1)) for world, begun in enumerate(self.episodes)]
         for policy, kept in zip(self.policies, state["places"], strict=True):

@@ -219,6 +219,7 @@ class Board:
         self.begun: Words = part["board/begun"][:, 0]  # by actor: periods begun
         self.last_period: Words = part["board/last"][:1]  # number of periods to play; 0: to the end of the run
         self._pauses: Words = part["board/last"][1:2]
+        self._cut: Words = part["board/last"][2:3]
         self.ended: Words = part["board/ended"][:, : self._size[4]]  # by actor and world: episodes that have ended
         self.learned = LearnedColumns(part["board/learned"])
         self.episodes = EpisodeColumns(part["board/episodes"])
@@ -271,13 +272,42 @@ class Board:
     def name_last_period(self) -> int:
         """With periods: stop at the end of a period that no actor has passed. Return the number of periods to play.
 
-        Before an actor begins a period, it first announces the period and then checks whether it has to pause. So
-        either the announcement is counted here, or the actor pauses until the number is known.
+        If an evaluation has reached the limit, it has named that period. Otherwise: before an actor begins a period, it
+        first announces the period and then checks whether it has to pause. So either the announcement is counted here,
+        or the actor pauses until the number is known.
         """
-        self.pause()
-        self.last_period[0] = max(1, int(self.begun.max()))
-        self.updated.ring()
+        if not self.evaluation.last_period[0]:  # otherwise an evaluation has named it
+            self._name_period(self.last_period)
         return self.periods_to_play
+
+    def name_cut(self) -> int:
+        """With periods: let all actors wait when they have ended a number of periods, which is returned.
+
+        No actor has passed it. They wait until :meth:`end_cut` is called.
+        """
+        self._name_period(self._cut)
+        return self.cut
+
+    def end_cut(self) -> None:
+        """Let the actors that wait since :meth:`name_cut` continue."""
+        self._pauses[0] = self._cut[0] = 0
+        self.updated.ring()
+
+    def _name_period(self, word: Words) -> None:
+        self.pause()
+        word[0] = max(1, int(self.begun.max()))
+        self.updated.ring()
+
+    @property
+    def cut(self) -> int:
+        """With periods: the number of periods after which actors wait for a checkpoint; 0: they do not."""
+        return int(self._cut[0])
+
+    @property
+    def evaluations_left(self) -> bool:
+        """With periods: whether an evaluation is due that has not ended."""
+        row = self.evaluation
+        return not row.reached[0] and float(self.learned.evaluations.min()) > float(row.played[0])
 
     @property
     def periods_to_play(self) -> int:

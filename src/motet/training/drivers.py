@@ -18,15 +18,28 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import Batch, Behaviour, is_shipped, make_behaviour, stacked_batch
-from motet.errors import WaitTimeoutError
+from motet.algorithm import (
+    Batch,
+    Behaviour,
+    continue_global_streams,
+    continue_stream,
+    global_streams_of,
+    is_shipped,
+    make_behaviour,
+    stacked_batch,
+    stream_of,
+    users_behaviour,
+)
+from motet.errors import SettingError, WaitTimeoutError
 from motet.publication import GivenVersion
+from motet.runs.plain import encode
 from motet.runs.snapshot import Wait
 from motet.seeds import seed_for
 from motet.streams import Streams, StreamUser
 from motet.system.child import one_thread
 from motet.training.actor import Actor, PolicySource, PublishedPolicy
 from motet.training.board import FINISHED, Board, Pulse, Times, no_times
+from motet.training.cuts import ENDED, post
 from motet.training.episodes import EpisodeRecord
 from motet.training.episodes import names as episode_names
 from motet.training.league import Draw, LeagueTable, Results
@@ -42,9 +55,11 @@ from motet.world.batch import WorldBatch, make_world_batch
 
 __all__ = [
     "EpisodeLog",
+    "actor_notes",
     "against",
     "at_pace",
-    "begin_stream",
+    "check_streams",
+    "continue_actor",
     "make_actor",
     "make_learner",
     "play_actor",
@@ -231,6 +246,11 @@ class EpisodeLog:
             )
         )  # fmt: skip
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the ring has room for the episodes of another round."""
+        return self._ring.has_room(len(self._steps))
+
     def _forget(self, world: int) -> None:
         """Begin a new episode of a world."""
         for rows in (self._returns, self._ends, self._steps):
@@ -280,49 +300,124 @@ def against(
     )
 
 
-def play_actor(shared: SharedMemory, index: int, start: int, timeout_s: float) -> None:
-    """Run an actor process."""
+def actor_notes(actor: Actor, log: EpisodeLog) -> dict[str, Any]:
+    """Return the state of an actor between rounds, as plain values. Changes nothing."""
+    return {
+        "worlds": actor.worlds.get_state() if actor.worlds.can_save else None,
+        "memory": actor.get_state(),
+        "episodes": log.get_state(),
+        "streams": [stream_of(policy.behaviour) for policy in actor.published],
+        "global_streams": [global_streams_of(policy.behaviour) for policy in actor.published],
+        "versions": [policy.subscriber.version for policy in actor.published],
+    }
+
+
+def continue_actor(
+    shared: SharedMemory, index: int, actor: Actor, log: EpisodeLog, notes: Mapping[str, Any]
+) -> set[int]:
+    """Let an actor continue from its notes; return the policies whose behaviours begin a new random stream.
+
+    If its worlds could not save their state, new episodes begin.
+    """
+    roster, new = shared.roster, set[int]()
+    if notes["worlds"] is None:
+        actor.begin_again(notes["memory"])
+    else:
+        actor.worlds.set_state(notes["worlds"])
+        actor.set_state(notes["memory"])
+        if "episodes" in notes:  # older checkpoints do not contain them
+            log.set_state(notes["episodes"])
+    streams = notes.get("streams", [None] * len(roster.policies))
+    global_streams = notes.get("global_streams", [None] * len(roster.policies))
+    for i, (policy, stream) in enumerate(zip(actor.published, streams, strict=True)):
+        if continue_stream(policy.behaviour, stream):
+            continue_global_streams(policy.behaviour, global_streams[i])
+        else:
+            begin_stream(policy.behaviour, roster.seed, index, 0, i, actor.rounds)
+            new.add(i)
+    return new
+
+
+def check_streams(actor: Actor, roster: Roster) -> None:
+    """Raise if a behaviour returns a random stream that a checkpoint cannot contain."""
+    for policy, acting in zip(roster.policies, actor.published, strict=True):
+        stream = stream_of(acting.behaviour)
+        try:
+            encode(stream)
+        except SettingError as error:
+            kind = type(users_behaviour(acting.behaviour)).__name__
+            raise SettingError(
+                f"get_stream of {kind} (agent {policy.name}) must return plain values, "
+                f"got {type(stream).__name__}: {error}"
+            ) from error
+
+
+def play_actor(
+    shared: SharedMemory, index: int, start: int, timeout_s: float, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Run an actor process. ``notes``: the state from which it continues (:func:`actor_notes`)."""
     host_partners(shared.roster.partners, shared.hide_from_children)
     board, is_free = shared.board, shared.roster.pace.free
     pulse = board.pulse(index)
     pulse.start(os.getpid())
     periods = shared.actor_periods(index)
     given = None if periods is None else periods.version
-    actor = make_actor(shared, index, start, pulse=pulse, given=given, times=pulse.times)
+    goes_on = notes is not None and notes["worlds"] is not None
+    actor = make_actor(shared, index, start, goes_on, pulse=pulse, given=given, times=pulse.times)
     log = EpisodeLog(shared, index)
+    if notes is not None:
+        continue_actor(shared, index, actor, log, notes)
     progress = ActorProgress([shared.progress(k) for k in range(len(shared.roster.stacks))])
     # In lockstep and with periods a restarted actor continues in the round in which it died.
     actor.rounds = int(board.rounds[index]) if int(board.rounds[index]) != FINISHED else 0
     for policy in actor.published:
         _await_version(policy.subscriber, pulse, board, timeout_s)
     may_continue = partial(_may_continue, shared, actor, progress, periods)
-    if periods is not None:
-        periods.end(actor.rounds, actor.is_done)  # true if the previous actor process died after the last round
+    if shared.letters and periods is not None:
+        check_streams(actor, shared.roster)
+        periods.on_cut = lambda cut: post(shared, index, cut, actor_notes(actor, log))
+    if periods is None:
+        actor.begin()
+    else:
+        periods.end(actor.rounds, actor.is_done)  # if the actor before this one died when it had done the last round
         if not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
-    actor.begin()
     pulse.works()
     while not (board.stopping or actor.is_done or (periods is not None and periods.over)):
         actor.play_round()
         pulse.beat()
         if actor.finished:
             log.write(actor)
+            if periods is not None:
+                _wait_for_room(board, log, pulse)
         board.rounds[index] = actor.rounds
         if is_free or (periods is not None and not periods.end(actor.rounds, actor.is_done)):
             continue  # within a period an actor does not wait
         board.acted.ring()
         if periods is None or not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
+    if shared.letters and not board.stopping:
+        post(shared, index, ENDED, actor_notes(actor, log))
     close_partners(actor.worlds)
     board.rounds[index] = FINISHED
     board.acted.ring()
+
+
+def _wait_for_room(board: Board, log: EpisodeLog, pulse: Pulse) -> None:
+    """Wait until the episodes of another round fit into the ring. Whoever reads it waits for no actor."""
+    while not (log.has_room or board.stopping):
+        pulse.waits_for(Wait.DISK)
+        time.sleep(0.001)
+    pulse.works()
 
 
 def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, periods: ActorPeriods | None) -> bool:
     """Whether the pace allows an actor to continue. In lockstep: whether all updates that its rounds made due are
     done."""
     if periods is not None:
-        return periods.begin()
+        if begins := periods.begin():
+            actor.load_given()
+        return begins
     if shared.roster.pace.lockstep:
         return int(shared.board.learned.synced_round.min()) >= actor.rounds
     return progress.may_act(actor.acted)

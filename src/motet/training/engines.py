@@ -36,8 +36,8 @@ ALONE = "Fix: create that part in the process that uses it, or train in this pro
 
 def check_in_periods(run: Run) -> None:
     """Raise if a setting of a reproducible run is not supported for reproducible runs."""
-    if run.settings.keep_replay:
-        raise SettingError("keep_replay is not yet supported with reproducible runs")
+    if run.settings.keep_replay and run.settings.engine == "ray":
+        raise SettingError("keep_replay is not yet supported with reproducible runs and engine='ray'")
 
 
 def play_in_processes(run: Run) -> Result:
@@ -49,7 +49,10 @@ def play_in_processes(run: Run) -> Result:
     def actor(i: int) -> Role:
         name = f"actor-{i}"
 
-        start = lambda n: Child(name, play_actor, (shared, i, n, start_s), run.log(name))  # noqa: E731
+        def start(n: int) -> Child:
+            notes = None if run.cut is None or n else run.cut["actors"][i]
+            return Child(name, play_actor, (shared, i, n, start_s, notes), run.log(name))
+
         heartbeat = lambda: float(shared.board.processes.heartbeat[i])  # noqa: E731
         return _ending_the_guarantee(run, Role(name, start, heartbeat, doing=partial(_asked, shared, i)), _NEW_EPISODES)
 
@@ -133,10 +136,10 @@ def _supervise(run: Run, shared: SharedMemory, roles: list[Role]) -> Result:
                 recorder.tick()
             if interrupted.is_set():
                 _say_interrupted(run)
-            if shared.records is not None and not shared.records.complete:
+            if shared.records is not None and not _has_learned(shared):
                 periods = shared.name_last_period()
                 run.message(f"stopping after period {periods}, as soon as all of it has been learned from")
-                while not shared.records.complete:
+                while not _has_learned(shared):
                     supervisor.watch(0.1)
                     recorder.tick()
             evaluates = plan is not None and run.callbacks.raised is None
@@ -177,7 +180,16 @@ def _way_out(run: Run, error: ChildError) -> str:
 
 def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
     """Whether all steps are done and, with periods, learned from. Until then learners are restarted if they die."""
-    return supervisor.finished() and (shared.records is None or shared.records.complete)
+    return supervisor.finished() and _has_learned(shared)
+
+
+def _has_learned(shared: SharedMemory) -> bool:
+    """Whether learners have done all that a reproducible run leaves to do when its actors have ended.
+
+    An exact checkpoint follows the evaluations that are due before it, so that none is lost.
+    """
+    records = shared.records
+    return records is None or (records.complete and not (shared.roster.exact and shared.board.evaluations_left))
 
 
 def _play_last(run: Run, play: Callable[[], None], interrupted: bool) -> bool:
@@ -214,14 +226,16 @@ def play_serially(run: Run) -> Result:
 
 
 def _play_serially(run: Run) -> Result:
-    shared, kept = run.shared_memory(), run.resume_from.notes.get("serial") if run.resume_from else None
-    if run.resume_from is not None and kept is None:
+    shared, kept = run.shared_memory(), run.cut
+    if kept is None and run.resume_from is not None:
+        kept = run.resume_from.notes.get("serial")
+    if run.resume_from is not None and kept is None and shared.records is None:
         run.message("the checkpoint does not contain unfinished episodes (keep_replay was off, a world or partner "
                     "cannot save its state, or the engine or worlds have changed): starting new episodes")  # fmt: skip
     serial = Serial(shared, kept)
     if run.settings.keep_replay:
         serial.check_streams()
-    if kept is not None:
+    if kept is not None and shared.records is None:
         _warn_of_new_streams(run, serial, "published" not in kept)
     evaluations = _serial_evaluations(run, shared, serial)
     role = Role("serial", start=lambda n: _never(), heartbeat=time.monotonic)
@@ -240,7 +254,7 @@ def _play_serially(run: Run) -> Result:
             recorder.tick()
             return interrupted.is_set() or recorder.over()
 
-        serial.play(each_round)
+        serial.play(each_round, recorder.write_episodes)
         if interrupted.is_set():
             _say_interrupted(run)
         recorder.save_last()

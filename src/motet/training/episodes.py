@@ -1,8 +1,9 @@
 """Finished episodes on their way from actors to the run directory: one ring in shared memory for each actor.
 
-Only the actor writes its ring, and it never waits. The recorder reads all rings, many times a second, and appends a
-line for each episode to ``episodes.jsonl``. If an actor finishes more episodes between two reads than its ring can
-hold, the oldest ones are overwritten, and the reader counts them as lost.
+Only the actor writes its ring. The recorder reads all rings, many times a second, and appends a line for each episode
+to ``episodes.jsonl``. If an actor finishes more episodes between two reads than its ring can hold, the oldest ones are
+overwritten, and the reader counts them as lost. In reproducible runs no line may be missing: there the actor waits for
+room in its ring.
 
 A record has its number, a checksum and a text. The reader takes a record only if number and checksum are right. So the
 order in which the bytes of a record become visible does not matter, and a writer may die in the middle of a record. A
@@ -123,6 +124,11 @@ class RingWriter:
         self._bytes[at : at + len(whole)] = whole
         self._head[:8] = number.to_bytes(8, "little")
 
+    def has_room(self, records: int) -> bool:
+        """Whether so many records fit beside those that have not been read."""
+        written, read = (int.from_bytes(self._head[at : at + 8], "little") for at in (0, 8))
+        return written - read + records <= self._count
+
 
 class RingReader:
     """A reading end of a ring."""
@@ -131,13 +137,21 @@ class RingReader:
         self._size, self._count = records.shape[1], len(records)
         self._bytes, self._head = memoryview(cast(Any, records)).cast("B"), memoryview(cast(Any, head)).cast("B")
         self._read = 0  # number of the last record that was read
+        self._waiting = deque[EpisodeRecord]()  # of later rounds than those asked for
         self.lost = 0
         """Number of records that were overwritten before they were read."""
 
     def read(self, until_round: float = float("inf")) -> list[EpisodeRecord]:
         """Return the records since the last call, up to the first one of a later round."""
-        newest = int.from_bytes(self._head[:8], "little")
+        self._take()
         found: list[EpisodeRecord] = []
+        while self._waiting and self._waiting[0].round <= until_round:
+            found.append(self._waiting.popleft())
+        return found
+
+    def _take(self) -> None:
+        """Take the records out of the ring."""
+        newest = int.from_bytes(self._head[:8], "little")
         while self._read < newest:
             if newest - self._read > self._count:  # the oldest records were overwritten, or are about to be
                 self.lost += newest - self._count - self._read
@@ -152,12 +166,9 @@ class RingReader:
                     self._read += 1
                     continue
                 break  # the record is not completely visible yet: the next call reads it
-            record = EpisodeRecord(*json.loads(text))
-            if record.round > until_round:
-                break
-            found.append(record)
+            self._waiting.append(EpisodeRecord(*json.loads(text)))
             self._read += 1
-        return found
+        self._head[8:16] = self._read.to_bytes(8, "little")
 
 
 def _encoded(record: EpisodeRecord) -> bytes:
@@ -176,7 +187,7 @@ def names(roster: Roster) -> Sequence[str]:
 class EpisodeRecorder:
     """Reads the rings of a run, and appends a line for each episode to ``episodes.jsonl``.
 
-    In lockstep the lines are in the order of rounds, actors and worlds, as with the serial engine.
+    In lockstep and with periods the lines are in the order of rounds, actors and worlds, as with the serial engine.
 
     Args:
         shared: the shared memory of the run.
@@ -189,6 +200,7 @@ class EpisodeRecorder:
         self, shared: SharedMemory, directory: RunDirectory | None, limit_bytes: float, kept: Mapping[str, Any] | None
     ) -> None:
         self._rings, self._board, self._roster = shared.episodes, shared.board, shared.roster
+        self._records = shared.records
         self._readers = [shared.episodes.reader(actor) for actor in range(shared.roster.actors)]
         self._names = names(shared.roster)
         self._file: EpisodeFile | None = None
@@ -218,7 +230,11 @@ class EpisodeRecorder:
 
     def write(self, seconds: float, everything: bool = False) -> None:
         """Append the episodes that have finished since the last call; ``everything``: no process plays any more."""
-        rounds = int(self._board.rounds.min()) if self._roster.pace.lockstep and not everything else float("inf")
+        rounds = float("inf")
+        if self._roster.pace.lockstep and not everything:
+            rounds = int(self._board.rounds.min())
+        elif self._records is not None and not everything:
+            rounds = self._records.ended * self._roster.pace.period
         found = [
             (record.round, actor, record.world, record)
             for actor, reader in enumerate(self._readers)

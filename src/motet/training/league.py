@@ -194,21 +194,26 @@ class LeagueBoard:
         weights: number of weights of a policy.
         actors: number of actors.
         segment: a segment with room for :meth:`layout`.
+        slots: number of versions that are kept.
     """
 
-    def __init__(self, league: League, anchors: Sequence[str], weights: int, actors: int, segment: Segment) -> None:
+    def __init__(
+        self, league: League, anchors: Sequence[str], weights: int, actors: int, segment: Segment, slots: int = 2
+    ) -> None:
         self.league, self.anchors, self.weights = league, tuple(anchors), weights
         header = self._header(league, len(anchors), actors)
-        self.publication = Publication(league.pool * weights, header, segment=segment, prefix="league")
+        self.publication = Publication(league.pool * weights, header, slots=slots, segment=segment, prefix="league")
         self._segment = segment
         self.results[...] = 0
 
     @staticmethod
-    def layout(league: League, anchors: int, weights: int, actors: int, games: int = 0) -> dict[str, ArraySpec]:
+    def layout(
+        league: League, anchors: int, weights: int, actors: int, games: int = 0, slots: int = 2
+    ) -> dict[str, ArraySpec]:
         """Return the arrays that a segment needs for such a board, with room for ``games`` results of each actor."""
         header = LeagueBoard._header(league, anchors, actors)
         return {
-            **Publication.layout(league.pool * weights, header, prefix="league"),
+            **Publication.layout(league.pool * weights, header, slots=slots, prefix="league"),
             "league/results": ArraySpec((actors, max(games, _RING)), "uint64"),
         }
 

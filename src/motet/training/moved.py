@@ -44,16 +44,22 @@ def moved(checkpoint: Checkpoint, roster: Roster, before: Settings, now: Setting
     if differs("engine", "actors", "worlds_per_actor"):
         notes.pop("serial", None)  # unfinished episodes of the serial engine
     if not differs("actors", "worlds_per_actor"):
-        if differs("engine", "updates_per_step", "slack"):
+        # With its cut a reproducible run continues exactly, whatever the engine.
+        if differs("updates_per_step", "slack") or (differs("engine") and "cut" not in notes):
             notes["settles"] = True
         return replace(checkpoint, notes=notes)
+    notes.pop("cut", None)
     agents, dropped = dict(checkpoint.agents), notes.setdefault("dropped", {})
     for i, policy in enumerate(roster.policies):
         if policy.name not in agents:
             continue  # ``fill`` reports it
         spec, held = roster.replay_spec(i), agents[policy.name]
         if not policy.settings.once:  # ``unused`` counts the other rows
-            dropped[policy.name] = sum(map(stored_rows, checkpoint.replay.get(policy.name, {}).values()))
+            dropped[policy.name] = sum(
+                stored_rows(lane)
+                for name, lane in checkpoint.replay.get(policy.name, {}).items()
+                if name.startswith("lane")
+            )
         kept = held["reader"][: spec.reader_words - 2 * spec.n_lanes]  # dropped: positions in the lanes
         reader = np.concatenate([kept, np.zeros(2 * spec.n_lanes, np.uint64)])
         agents[policy.name] = {**held, "reader": reader}

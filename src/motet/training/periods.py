@@ -11,7 +11,7 @@ phase that has begun.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -192,6 +192,9 @@ class ActorPeriods:
         """The version by which the actor acts in the period that has begun."""
         self.over = False
         """Whether the actor has played all periods of a run that was stopped."""
+        self.on_cut: Callable[[int], None] = lambda cut: None
+        """Called once when the actor waits for a checkpoint, with the number of periods that it has ended."""
+        self._cut = 0
 
     def begin(self) -> bool:
         """Begin the next period if the pace allows it. Return False only if the actor has to wait."""
@@ -200,10 +203,15 @@ class ActorPeriods:
             return False
         board.begun[self._index] = period + 1
         board.acted.ring()  # an atomic operation: see Board.name_last_period
-        pauses, last = board.pausing, board.periods_to_play
-        if pauses and not last:
+        pauses, last, cut = board.pausing, board.periods_to_play, board.cut
+        if pauses and not (last or cut):
             return False
         self.over = 0 < last <= period
+        if 0 < cut <= period and not self.over:
+            if self._cut != cut:
+                self.on_cut(cut)
+                self._cut = cut
+            return False
         self.version.number = self._pace.version_in(period)
         return True
 

@@ -28,6 +28,7 @@ from motet.runs.directory import RunDirectory
 from motet.runs.snapshot import Snapshot, Wait
 from motet.streams import generators_of
 from motet.system.supervisor import Role
+from motet.training.cuts import add_cut, letters, start_from_cut, state_in, vault_of_cut
 from motet.training.episodes import EpisodeRecorder
 from motet.training.league import Standings
 from motet.training.roster import LearnedPolicy, Roster, dealt
@@ -151,6 +152,7 @@ class Recorder:
         kept = None if run.resume_from is None else run.resume_from.notes.get("episodes", {})
         self._episodes = EpisodeRecorder(shared, self._directory, 1e6 * settings.episodes_mb, kept)
         self._final: Checkpoint | None = None
+        self._actors: list[dict[str, Any]] | None = None  # for an exact checkpoint: their states
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -166,7 +168,7 @@ class Recorder:
         if self._serial is None:
             self._pulse.beat()
         if time.monotonic() - self._read_episodes >= _EPISODES_S:
-            self._write_episodes()
+            self.write_episodes()
         if self._directory is not None:
             # A learner on another node may have just died. The next call tries again.
             with contextlib.suppress(NotReadyError):
@@ -176,7 +178,8 @@ class Recorder:
             self._show("running")
             self._write_league()
 
-    def _write_episodes(self, everything: bool = False) -> None:
+    def write_episodes(self, everything: bool = False) -> None:
+        """Write the episodes that have ended; ``everything``: no process plays any more."""
         self._read_episodes = time.monotonic()
         with self._writing():
             self._episodes.write(time.monotonic() - self._started, everything)
@@ -185,14 +188,34 @@ class Recorder:
         steps, now = self._steps(), time.monotonic()
         by_steps, by_clock = steps >= self._next, now >= self._due and steps > self._saved
         if (by_steps or by_clock) and not self._is_done():  # close() writes the last checkpoint
+            if not self._stands_still():
+                return
             with self._writing():
-                directory.save(self.checkpoint(steps))
+                checkpoint = self.checkpoint(steps)
+                self._let_continue()
+                directory.save(checkpoint)
             self._saved = steps
             if self._due < math.inf:
                 took_s = time.monotonic() - now
                 self._due = now + took_s + max(_EVERY_S, _REST * took_s)
         if by_steps:
             self._next = steps // self._every * self._every + self._every
+
+    def _stands_still(self) -> bool:
+        """Whether a checkpoint can be made now. For an exact one all actors must wait, and no evaluation be due."""
+        shared, board = self._shared, self._shared.board
+        if not shared.roster.exact or self._serial is not None:
+            return True
+        if not board.cut:
+            board.name_cut()
+        self._actors = letters(shared, board.cut)
+        return self._actors is not None and not board.evaluations_left
+
+    def _let_continue(self) -> None:
+        """Let actors continue that wait for a checkpoint."""
+        self._actors = None
+        if self._shared.board.cut:
+            self._shared.board.end_cut()
 
     def _is_done(self) -> bool:
         """Whether all steps or all episodes have been done."""
@@ -289,13 +312,13 @@ class Recorder:
         Raises:
             NotReadyError: a replay is on another node, and its learner does not answer.
         """
-        roster, shared = self._shared.roster, self._shared
+        roster, shared, exact = self._shared.roster, self._shared, self._shared.roster.exact
         agents: dict[str, dict[str, Any]] = {}
         replay: dict[str, dict[str, Any]] = {}
         for k in range(len(roster.stacks)):
             for _ in range(_TRIES):
                 held = self._state(k)
-                kept = self._rows(k, held) if self._settings.keep_replay and rows and held else {}
+                kept = self._rows(k, held) if self._settings.keep_replay and rows and held and not exact else {}
                 if kept is not None:
                     break
             agents |= held
@@ -305,11 +328,17 @@ class Recorder:
             "evaluations": int(shared.board.evaluation.count[0]),
             "ended": shared.board.ended.tolist(),
         }
-        self._write_episodes()
+        self.write_episodes()
         notes["episodes"] = self._episodes.notes()
-        if self._settings.keep_replay and self._serial is not None and self._serial.can_save:
+        if self._settings.keep_replay and self._serial is not None and self._serial.can_save and not exact:
             notes["serial"] = self._serial.write_down()
-        return Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
+        found = Checkpoint(step, agents, notes, replay, shared.league.dump() if shared.league else {})
+        if exact and rows:
+            actors = self._actors if self._serial is None else self._serial.actor_notes()
+            if actors is None:
+                raise NotReadyError("an actor did not end regularly")
+            add_cut(shared, found, actors)
+        return found
 
     def _state(self, stack: int) -> dict[str, dict[str, Any]]:
         """Return the state of each policy of a stack from its vault; empty before the first version."""
@@ -365,8 +394,10 @@ class Recorder:
     def save_last(self) -> Checkpoint:
         """Write the last checkpoint if it has not been written yet, and return it."""
         if self._final is None:
-            self._write_episodes(everything=True)
+            self.write_episodes(everything=True)
             steps = self._steps()
+            if self._shared.letters and self._serial is None:
+                self._actors = letters(self._shared, 0)
             try:
                 self._final = self.checkpoint(steps)
             except NotReadyError as error:
@@ -380,7 +411,7 @@ class Recorder:
 
     def close(self, state: str, interrupted: bool = False) -> Result:
         """Write the last metrics and the last checkpoint; return the result."""
-        self._write_episodes(everything=True)
+        self.write_episodes(everything=True)
         snapshot = self._show(state)
         self._write_league()
         final = self.save_last()
@@ -423,14 +454,18 @@ def fill(
     shared.board.evaluation.count[0] = checkpoint.notes.get("evaluations", 0)
     _count_ended(shared, checkpoint.notes.get("ended", []))
     chosen = range(len(roster.stacks)) if stacks is None else stacks
-    if shared.league is not None and checkpoint.league:
+    cut = checkpoint.notes.get("cut") if roster.pace.period else None
+    if cut is not None:
+        version = cut["done"] + 1
+    elif shared.league is not None and checkpoint.league:
         shared.league.restore(checkpoint.league, version)
     missing = {roster.policies[p].name for k in chosen for p in roster.stacks[k]} - set(checkpoint.agents)
     if missing:
         raise SettingError(f"the checkpoint must contain all agents of the world, got no state for {sorted(missing)}")
     for k in chosen:
         stack = roster.stacks[k]
-        held = [checked(roster.policies[p], checkpoint.agents[roster.policies[p].name]) for p in stack]
+        names = [roster.policies[p].name for p in stack]
+        held = [checked(roster.policies[p], state_in(checkpoint, names[i])) for i, p in enumerate(stack)]
         readers = np.stack([arrays["reader"] for arrays in held])
         stages = np.stack([arrays["stage"] for arrays in held])
         for i, p in enumerate(stack):
@@ -447,11 +482,13 @@ def fill(
                 shared.updates_before[p] = int(held[i]["counters"][0])
                 lost = unused(policy, replay.spec, checkpoint) + checkpoint.notes.get("dropped", {}).get(policy.name, 0)
                 shared.board.rows.lost[p] += np.uint64(lost)
-        newest = _newest(checkpoint, roster.policies[stack[0]].name)
+        newest = _newest(checkpoint, roster.policies[stack[0]].name) if cut is None else version
         for p in stack:
             shared.versions_before[p] = newest or 0
         random = np.stack([arrays["random"] for arrays in held])
-        record = shared.stack_record(k)
+        more = {} if cut is None else vault_of_cut(shared, checkpoint, k)
+        if cut is None and (record := shared.stack_record(k)) is not None:
+            more = record.at_start(evaluation)
         shared.vaults[k].publisher().publish(
             np.concatenate([arrays["state"] for arrays in held]),
             version=newest if version is None else version,
@@ -460,13 +497,15 @@ def fill(
             reader=readers,
             steps=[int(arrays["steps"]) for arrays in held],
             stage=stages,
-            **({} if record is None else record.at_start(evaluation)),
+            **more,
         )
         shared.board.learned.updates[list(stack)] = [int(arrays["counters"][0]) for arrays in held]
         shared.board.learned.waived[list(stack)] = stages[:, 2]
         progress = shared.progress(k)
         if checkpoint.notes.get("settles") and not progress.once:
             progress.settle()
+    if cut is not None:
+        start_from_cut(shared, checkpoint)
 
 
 def _count_ended(shared: SharedMemory, ended: Sequence[Sequence[int]]) -> None:

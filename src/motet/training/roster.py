@@ -147,6 +147,8 @@ class Roster:
     """The policies whose stages count for worlds: they get the least advanced of these stages."""
     evaluate_every: int = 0
     """With periods: number of steps between two evaluations; 0: no evaluations."""
+    exact: bool = False
+    """With periods: whether checkpoints contain all that a run needs to continue as if it had never stopped."""
 
     @property
     def masked(self) -> list[bool]:
@@ -164,6 +166,14 @@ class Roster:
         fixed = {name: partner.partner.value for name, partner in self.fixed_agents}
         names = [agent.name for agent in self.agents] if fixed else list(found)
         return {name: found[name] if name in found else fixed[name] for name in names}
+
+    def slots(self, policy: int) -> int:
+        """Number of versions in the publication of a policy.
+
+        With an exact checkpoint, the version of the period in which the run ended must still be there after the last
+        phase, and the one that follows it.
+        """
+        return 3 if self.exact else self.policies[policy].slots
 
     def lanes(self, policy: int) -> int:
         """Number of lanes in the replay of a policy."""
@@ -305,6 +315,7 @@ def _make_roster(factory: Callable[[], Any], algorithm: Any, settings: Settings,
         staged=_staged(probe, policies),
         win_rule=WinRule.declared_by(made) if len(agents) == 2 else None,
         evaluate_every=(settings.evaluate_every or 0) if settings.in_periods else 0,
+        exact=settings.in_periods and settings.keep_replay,
     )
     _check_in_periods(roster)
     return roster

@@ -37,6 +37,7 @@ from motet.system.gpus import GpuMeter
 from motet.training import engines
 from motet.training.anchors import RunAnchor, copied, located
 from motet.training.callbacks import Callbacks
+from motet.training.cuts import difference, fitting
 from motet.training.moved import CHANGEABLE, changed, moved
 from motet.training.recorder import Result, fill, unused
 from motet.training.roster import Roster, fitted_world, local_room, make_roster, pace_of
@@ -61,10 +62,6 @@ Algorithms = (
 algorithm or partner."""
 
 _FREE = "; fix: free memory, processes or open files, or train in this process with engine='serial'"
-_RESUMED = (
-    "the run continues with new episodes and an empty replay: its result is a function of the checkpoint and the seed, "
-    "but not that of an uninterrupted run"
-)
 _MANY = 2**16  # maximum number of learner processes if they reserve neither cores nor GPUs
 
 
@@ -319,6 +316,11 @@ class Run:
     """The use of this machine's GPUs."""
 
     @property
+    def cut(self) -> dict[str, Any] | None:
+        """The cut of the checkpoint from which a reproducible run continues exactly; None without one."""
+        return None if self.resume_from is None else self.resume_from.notes.get("cut")
+
+    @property
     def path(self) -> Path | None:
         """Path of the run directory; None if nothing is written."""
         return self.directory.path if self.directory else None
@@ -427,9 +429,10 @@ def _play(run: Run) -> Result:
     if words := _about_devices(run.roster):
         run.message(words)
     if run.resume_from is not None:
+        run.resume_from = fitting(run.resume_from, run.roster)
         _warn_of_lost_rows(run, run.resume_from)
-        if run.roster.pace.period:
-            run.message(_RESUMED)
+        if run.roster.pace.period and (line := difference(run.resume_from, run.roster)):
+            run.message(line)
     else:
         _warn_of_flattened_pictures(run)
     with run.gpus.reading(run.settings.metrics_every_s):

@@ -14,18 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from motet.algorithm import (
-    continue_global_streams,
-    continue_stream,
-    global_streams_of,
-    stream_of,
-    users_behaviour,
-)
-from motet.errors import SettingError
-from motet.runs.plain import encode
 from motet.system.child import one_thread
 from motet.training.board import FINISHED
-from motet.training.drivers import EpisodeLog, begin_stream, make_actor, make_learner
+from motet.training.drivers import EpisodeLog, actor_notes, check_streams, continue_actor, make_actor, make_learner
 from motet.training.learner import StackMember
 from motet.training.partnered import close_partners
 from motet.training.periods import Records
@@ -41,7 +32,8 @@ class Serial:
 
     Args:
         shared: the memory that the roles share.
-        kept: the result of :meth:`write_down`, to resume exactly; vaults and replays must have been restored before.
+        kept: the result of :meth:`write_down`, to resume exactly, or the cut of a reproducible run. Vaults and replays
+            must have been restored before.
     """
 
     new_streams: Sequence[str] = ()
@@ -56,9 +48,9 @@ class Serial:
         times = self.pulse.times
         self._periods = [shared.actor_periods(i) for i in range(roster.actors)]
         given = [None if periods is None else periods.version for periods in self._periods]
+        goes_on = [kept is not None and kept["actors"][i]["worlds"] is not None for i in range(roster.actors)]
         self.actors = [
-            make_actor(shared, i, 0, goes_on=kept is not None, given=given[i], times=times)
-            for i in range(roster.actors)
+            make_actor(shared, i, 0, goes_on=goes_on[i], given=given[i], times=times) for i in range(roster.actors)
         ]
         self._logs = [EpisodeLog(shared, i) for i in range(roster.actors)]
         if kept is not None:
@@ -72,29 +64,38 @@ class Serial:
         self._newest = [publication.subscriber() for publication in shared.publications]
         if kept is not None:
             self._pick_up(kept)
-        for actor in self.actors:
-            actor.begin()
+        for actor, periods in zip(self.actors, self._periods, strict=True):
+            if periods is None:
+                actor.begin()
         self.steps = shared.most_steps()
         """Steps of the policy with the most steps."""
         self._step_counts = [shared.replays[i].counts for i in range(len(roster.policies))]
 
-    def play(self, each_round: Callable[[], bool]) -> None:
+    def play(self, each_round: Callable[[], bool], read_episodes: Callable[[], None] = lambda: None) -> None:
         """Play to the end of the run. ``each_round`` is called after each round; if it returns True, playing ends.
 
         With periods it is called after each phase, and the phases of all periods that were played follow.
+        ``read_episodes`` is called within a period if there is no room for more episodes.
         """
         shared, board, pulse = self._shared, self._shared.board, self.pulse
         pulse.start(os.getpid())
         pulse.works()
-        while playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]:
+        over = False
+        if shared.records is not None and self._learn(shared.records, shared.roster.pace.ahead):
+            over = each_round()  # after a checkpoint the phase of its last period may be due
+        while not over and (playing := [i for i, actor in enumerate(self.actors) if not actor.is_done]):
             for i in playing:
                 actor, periods = self.actors[i], self._periods[i]
                 if periods is not None:
-                    periods.begin()
+                    if not periods.begin():
+                        continue  # after a checkpoint another actor may have to end the period before
+                    actor.load_given()
                 while True:  # once, or with periods to the end of the current period
                     actor.play_round()
                     if actor.finished:
                         self._logs[i].write(actor)
+                        if periods is not None and not self._logs[i].has_room:
+                            read_episodes()
                     board.rounds[i] = actor.rounds
                     for p in actor.acted:
                         self.steps = max(self.steps, shared.steps_before[p] + self._step_counts[p].steps())
@@ -108,8 +109,7 @@ class Serial:
             else:
                 self._learn(shared.records, shared.roster.pace.ahead)
             pulse.beat()
-            if each_round():
-                break
+            over = each_round()
         while shared.records is not None and self._learn(shared.records, ahead=0):
             each_round()
 
@@ -139,32 +139,17 @@ class Serial:
 
     def check_streams(self) -> None:
         """Raise if a behaviour returns a random stream that a checkpoint cannot contain."""
-        for policy, acting in zip(self._shared.roster.policies, self.actors[0].published, strict=True):
-            stream = stream_of(acting.behaviour)
-            try:
-                encode(stream)
-            except SettingError as error:
-                kind = type(users_behaviour(acting.behaviour)).__name__
-                raise SettingError(
-                    f"get_stream of {kind} (agent {policy.name}) must return plain values, "
-                    f"got {type(stream).__name__}: {error}"
-                ) from error
+        check_streams(self.actors[0], self._shared.roster)
+
+    def actor_notes(self) -> list[dict[str, Any]]:
+        """Return the states of the actors as plain values. Changes nothing."""
+        return [actor_notes(actor, log) for actor, log in zip(self.actors, self._logs, strict=True)]
 
     def write_down(self) -> dict[str, Any]:
         """Return all state that is neither in the learners' states nor in the lanes, as plain values. Changes
         nothing."""
         notes: dict[str, Any] = {
-            "actors": [
-                {
-                    "worlds": actor.worlds.get_state(),
-                    "memory": actor.get_state(),
-                    "episodes": log.get_state(),
-                    "streams": [stream_of(policy.behaviour) for policy in actor.published],
-                    "global_streams": [global_streams_of(policy.behaviour) for policy in actor.published],
-                    "versions": [policy.subscriber.version for policy in actor.published],
-                }
-                for actor, log in zip(self.actors, self._logs, strict=True)
-            ],
+            "actors": self.actor_notes(),
             "published": {policy.name: self._published(i) for i, policy in enumerate(self._shared.roster.policies)},
         }
         notes["learners"] = [learner.streams and learner.streams.get_state() for learner in self.learners]
@@ -206,23 +191,12 @@ class Serial:
     def _pick_up(self, kept: Mapping[str, Any]) -> None:
         roster, new = self._shared.roster, set[int]()
         for index, (actor, notes) in enumerate(zip(self.actors, kept["actors"], strict=True)):
-            actor.worlds.set_state(notes["worlds"])
-            actor.set_state(notes["memory"])
-            if "episodes" in notes:  # older checkpoints do not contain them
-                self._logs[index].set_state(notes["episodes"])
-            streams = notes.get("streams", [None] * len(roster.policies))
-            global_streams = notes.get("global_streams", [None] * len(roster.policies))
-            for i, (policy, stream) in enumerate(zip(actor.published, streams, strict=True)):
-                if continue_stream(policy.behaviour, stream):
-                    continue_global_streams(policy.behaviour, global_streams[i])
-                else:
-                    begin_stream(policy.behaviour, roster.seed, index, 0, i, actor.rounds)
-                    new.add(i)
+            new |= continue_actor(self._shared, index, actor, self._logs[index], notes)
         self.new_streams = [roster.policies[i].name for i in sorted(new)]
         for learner, state in zip(self.learners, kept.get("learners", ()), strict=False):
             if learner.streams is not None and state is not None:
                 learner.streams.set_state(state)
         for i, member in self._members():
-            values = kept["priorities"].get(roster.policies[i].name)
+            values = kept.get("priorities", {}).get(roster.policies[i].name)
             if values is not None:
                 member.reader.load_priorities(values)

@@ -8,7 +8,7 @@ from motet.arrays import ArraySpec
 from motet.errors import SettingError
 from motet.publication import Publication
 from motet.replay import Replay, ReplaySpec, step_counter
-from motet.system.memory import Segment
+from motet.system.memory import Letter, Segment
 from motet.training.board import Board
 from motet.training.episodes import EpisodeRings
 from motet.training.league import LeagueBoard
@@ -43,7 +43,7 @@ class SharedMemory:
         for i, (spec, policy) in enumerate(zip(specs, policies, strict=True)):
             rows |= self._replay_layout(i, spec)
             layout |= Publication.layout(
-                policy.sizes.weights, _header(policy), slots=policy.slots, prefix=f"policy{i}/publication"
+                policy.sizes.weights, _header(policy), slots=roster.slots(i), prefix=f"policy{i}/publication"
             )
             if roster.evaluate_every:
                 layout |= Publication.layout(*self._aside_size(i), slots=roster.pace.asides, prefix=f"policy{i}/aside")
@@ -58,7 +58,9 @@ class SharedMemory:
         if (play := roster.self_play) is not None:
             weights = policies[0].sizes.weights
             games = roster.pace.rounds_kept * roster.worlds_per_actor
-            layout |= LeagueBoard.layout(play.league, len(play.anchors), weights, roster.actors, games)
+            layout |= LeagueBoard.layout(
+                play.league, len(play.anchors), weights, roster.actors, games, slots=roster.slots(0)
+            )
         if (directory := roster.replay_directory) is None:
             self._segments = [Segment(layout | rows)]
         else:
@@ -68,13 +70,13 @@ class SharedMemory:
         self.episodes = EpisodeRings(roster, segment)
         self.league: LeagueBoard | None = None
         if play is not None:
-            self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment)
+            self.league = LeagueBoard(play.league, play.anchors, weights, roster.actors, segment, roster.slots(0))
         self.replays = [self._replay(i, spec, self._segments[-1]) for i, spec in enumerate(specs)]
         self.publications = [
             Publication(
                 policy.sizes.weights,
                 _header(policy),
-                slots=policy.slots,
+                slots=roster.slots(i),
                 checked=roster.checked,
                 segment=segment,
                 prefix=f"policy{i}/publication",
@@ -92,6 +94,8 @@ class SharedMemory:
         """Numbers of rows in the lanes at the ends of periods; None without periods."""
         if roster.pace.period:
             self.records = Records(roster, self.replays, self.board, self.steps_before, segment, self.league)
+        self.letters = [Letter() for _ in range(roster.actors)] if roster.exact else []
+        """Where actors leave their state for an exact checkpoint, by actor; empty without such checkpoints."""
         self.asides: list[Publication] = []
         """With periods and evaluations: copies of the policies that are to be evaluated, by policy; else empty."""
         if roster.evaluate_every:
