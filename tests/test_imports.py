@@ -55,6 +55,7 @@ LEARNING = {
 LEARNING |= {
     f"motet.algorithms.{name}"
     for name in (
+        "_empower_sampled_learner",
         "_loss_checks",
         "_module_checks",
         "_module_network",

@@ -5,10 +5,12 @@ import functools
 import numpy as np
 import pytest
 from tests.support.empowering import Slow
+from tests.support.sampled_goals import SampledBushes, listed
 
 from motet import Settings, evaluate, train
 from motet.algorithms.empower import EmpowerConfig
-from motet.evaluation.exact import compare_exact
+from motet.algorithms.empower_sampled import EmpowerSampledConfig
+from motet.evaluation.exact import ExactEmpowerment, behaviour_of, compare_exact
 from motet.schedule import Linear, Staged, Stages
 from motet.worlds import Bushes, OneMind, Rooms
 
@@ -67,6 +69,22 @@ def test_where_a_human_is_locked_in(tmp_path):
     found = list(gaps(world, EmpowerConfig(eagerness=20.0), tmp_path, 45_000))
     assert 0.9 <= median(found, "share") <= 1.05
     assert median(found, "agreement") >= 0.95
+
+
+def test_in_a_corridor_with_goals_that_are_sampled(tmp_path):
+    """With short stages. The list of goals serves the comparison only."""
+    lengths = {"attainment": 1000, "power": 500, "values": 1000, "ramp": 1500, "full": None}
+    beta = {"attainment": 0.0, "power": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 1500), "full": 5.0}
+    stages = Stages(lengths, ("ramp", "full"), by="updates")
+    config = EmpowerSampledConfig(stages=stages, beta=Staged(beta))
+    world, found = functools.partial(SampledBushes, horizon=4), []
+    for seed in (0, 1, 2):
+        train(world, config, Settings(steps=6_000, seed=seed, engine="serial"), run=tmp_path / str(seed))
+        behaviour = behaviour_of(tmp_path / str(seed), trust=True)
+        found.append(ExactEmpowerment(behaviour, goals=listed(world())).gap(behaviour))
+    assert 0.9 <= median(found, "share") <= 1.05
+    assert median(found, "attainment_error") <= 0.03
+    assert median(found, "power_error") <= 0.07
 
 
 def test_with_tables(tmp_path):

@@ -8,9 +8,11 @@ import gymnasium
 import pytest
 from support.foreign_losses import A2C, DiscreteSAC
 from support.foreign_networks import Dropped, Recalling, mlp
+from support.sampled_goals import BoxedBushes, SampledBushes
 from support.stand_in import StandIn
 
 from motet.algorithms.dqn import DQNConfig
+from motet.algorithms.empower_sampled import EmpowerSampledConfig
 from motet.algorithms.iqn import IQNConfig
 from motet.algorithms.ppo import PPOConfig
 from motet.algorithms.td3 import TD3Config
@@ -123,6 +125,18 @@ def test_several_actors_and_worlds_on_td3_are_the_serial_run(name):
     world = functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=50)
     settings = {"steps": steps(name, 1000), "updates_per_step": 0.5, "actors": 2, "worlds_per_actor": 3}
     one, other = both(world, TD3S[name], **settings)
+    assert one == other
+
+
+@pytest.mark.parametrize("world", [SampledBushes, BoxedBushes], ids=["cells", "boxes"])
+def test_goals_that_are_sampled_are_those_of_the_serial_run(world):
+    """The samplers draw from the global generators of ``random`` and of numpy."""
+    config = EmpowerSampledConfig(
+        hidden=(16,), min_rows=40, batch_size=16, goals_per_row=2, beta=Linear(0.0, 5.0, 60, by="updates"),
+        stages=Stages({"attainment": 20, "power": 10, "values": 20, "full": None}, ("full",), "updates"),
+    )  # fmt: skip
+    settings = {"steps": 300, "updates_per_step": 0.5, "actors": 2, "worlds_per_actor": 2}
+    one, other = both(functools.partial(world, horizon=4), config, least=80, **settings)
     assert one == other
 
 

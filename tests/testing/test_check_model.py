@@ -5,11 +5,13 @@ import random
 import numpy as np
 import pytest
 from support.foreign_models import GatedPath, SlowGatedPath
+from support.sampled_goals import BoxedBushes, SampledBushes
 from support.small_models import Layered
 
 from motet.errors import ModelError, SettingError
 from motet.testing import check_model
 from motet.worlds import Bushes, Rooms
+from motet.worlds.rooms import Reach
 
 
 @pytest.mark.parametrize("make", [Bushes, Rooms, GatedPath, SlowGatedPath])
@@ -149,6 +151,38 @@ def test_each_fault_is_found_and_named(make, clause):
     random.seed(0)
     with pytest.raises(ModelError, match=rf"^broken clause '{clause}': .*; fix: "):
         check_model(lambda: make(horizon=3), states=30, episodes=1)
+
+
+class KeepsAGenerator(SampledBushes):
+    """Its sampler draws from a generator that it keeps."""
+
+    def __init__(self, horizon):
+        super().__init__(horizon=horizon)
+        self.possible_goal_sampler, self._rng = self, random.Random(3)
+
+    possible_goal_sampler = None
+
+    def sample(self, state, human):
+        tile = self._rng.randrange(7)
+        return Reach(human, tile, ""), 1.0
+
+
+class UnevenGoals(SampledBushes):
+    def encode_goal(self, goal):
+        return np.zeros(1 + goal.tile)
+
+
+@pytest.mark.parametrize(
+    ("make", "clause"), [(KeepsAGenerator, "a sampler draws by the seed alone"), (UnevenGoals, "encode_goal")]
+)
+def test_faulty_samplers_of_goals_are_found(make, clause):
+    with pytest.raises(ModelError, match=rf"^broken clause '{clause}': .*; fix: "):
+        check_model(lambda: make(horizon=3), states=5, episodes=1)
+
+
+def test_samplers_that_draw_from_global_generators_are_sound():
+    check_model(lambda: SampledBushes(horizon=2), states=10, episodes=1)
+    check_model(lambda: BoxedBushes(horizon=1), states=5, episodes=1)
 
 
 def test_many_joint_actions_are_sampled():

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from motet.algorithms.attain import AttainConfig, LearnedHumans
     from motet.algorithms.dqn import DQNConfig
     from motet.algorithms.empower import EmpowerConfig
+    from motet.algorithms.empower_sampled import EmpowerSampledConfig
     from motet.algorithms.iqn import IQNConfig
     from motet.algorithms.loss import LossConfig
     from motet.algorithms.ppo import PPOConfig
@@ -20,6 +21,7 @@ __all__ = [
     "AttainConfig",
     "DQNConfig",
     "EmpowerConfig",
+    "EmpowerSampledConfig",
     "IQNConfig",
     "LearnedHumans",
     "LossConfig",
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazily(
         "AttainConfig": "motet.algorithms.attain",
         "DQNConfig": "motet.algorithms.dqn",
         "EmpowerConfig": "motet.algorithms.empower",
+        "EmpowerSampledConfig": "motet.algorithms.empower_sampled",
         "IQNConfig": "motet.algorithms.iqn",
         "LearnedHumans": "motet.algorithms.attain",
         "LossConfig": "motet.algorithms.loss",

@@ -232,18 +232,19 @@ class Empower(FlatRows):
         counts = zip(map(int, steps), self.counters[:, 0].tolist(), strict=True)
         return [value_at(schedule, step, self.config.stages, updates) for step, updates in counts]
 
-    def _note(self, batch: Batch, rows: ModelRows, targets: Targets, error: Tensor, robot_error: Tensor) -> None:
-        """Store the metrics of an update, now and then."""
+    def _note(self, batch: Batch, rows: ModelRows, targets: Targets, error: Tensor, *others: Tensor) -> None:
+        """Store the metrics of an update, now and then, from the errors of V_e, Q_r and, if it has a network, X_h."""
         if not self._measures():
             return
         count = (~rows.ended).sum(1).clamp_min(1)
         power = targets.power.amin(2).masked_fill(rows.ended, 0.0).sum(1) / count
         self._measure({
             "loss": (targets.weight * error**2).mean((1, 2)),
-            "robot_loss": (robot_error**2).mean((1, 2)),
             "power": power,
             "value": targets.value.sum(1) / count,
             "cache_hits": self._device.to_device(batch.extra["known"]).mean(1),
+        } | {
+            name: (other**2).mean((1, 2)) for name, other in zip(("robot_loss", "power_loss"), others, strict=False)
         })  # fmt: skip
 
     def _check_power(self, rows: ModelRows, power: Tensor) -> None:
@@ -262,7 +263,7 @@ class Empower(FlatRows):
 class EmpowerNetworks(FlatLearner, Empower):
     """The learning half with a network for V_e of all goals, and one for log(-Q_r)."""
 
-    metrics = _METRICS
+    metrics: tuple[str, ...] = _METRICS
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
         plans = config.plans(coded)

@@ -62,6 +62,8 @@ class RowLayout(NamedTuple):
     hold_bytes: int
     timed: bool
     """Whether transitions have durations."""
+    drawn: int
+    """Number of goals of each human that are drawn for a row; 0: all goals are listed."""
 
     @classmethod
     def of(cls, config: AsksModel, coded: CodedModel, drawn: int = 0) -> RowLayout:
@@ -92,7 +94,7 @@ class RowLayout(NamedTuple):
             )
         return cls(
             profiles if config.profiles == "all" else 1, coded.robot_actions, config.successors, distinct, coded.size,
-            coded.space.dtype.name, goals, -(-goals // 8), coded.timed,
+            coded.space.dtype.name, goals, -(-goals // 8), coded.timed, drawn,
         )  # fmt: skip
 
     def fields(self) -> dict[str, Field]:
@@ -131,6 +133,7 @@ class ModelQueries:
         self.coded, self.layout = coded, layout
         self.profiles = list(product(*(range(coded.actions[human]) for human in coded.humans)))
         """All profiles of the humans' actions."""
+        self._goals = [] if layout.drawn else [goal for own in coded.goals for goal, _ in own]
         self.answers, self.facts = Bounded(config.cache), Bounded(config.cache)
 
     @property
@@ -156,7 +159,7 @@ class ModelQueries:
         facts: list[Facts] = []
         for i, one in enumerate(numbers):
             try:
-                facts.append(self.facts.made(one, lambda: coded.facts(one)))  # noqa: B023
+                facts.append(self.facts.made(one, lambda: coded.facts(one, self._goals)))  # noqa: B023
             except ModelError as error:
                 action = int(np.argwhere((number == i) & (probability > 0))[0, 0])
                 raise ModelError(f"{error} (after state {state!r}, actions {coded.joint(profile, action)})") from error

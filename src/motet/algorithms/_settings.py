@@ -16,7 +16,7 @@ __all__ = ["check_config", "check_min_rows", "check_rate", "check_seeds"]
 def check_config(config: Any) -> None:
     """Check each field's declared bounds and the stages of schedules, and convert values to the types of their
     fields."""
-    for name in ("network", "robot_network", "encoder", "critic"):
+    for name in ("network", "robot_network", "power_network", "encoder", "critic"):
         if hasattr(config, name):
             object.__setattr__(config, name, Source.of(getattr(config, name), name))
     check_fields(config)

@@ -20,6 +20,7 @@ ALGORITHMS = {
     "ppo": "motet.algorithms.ppo:PPOConfig",
     "attain": "motet.algorithms.attain:AttainConfig",
     "empower": "motet.algorithms.empower:EmpowerConfig",
+    "empower_sampled": "motet.algorithms.empower_sampled:EmpowerSampledConfig",
 }
 """The shipped algorithms by name."""
 

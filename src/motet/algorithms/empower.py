@@ -361,16 +361,26 @@ class EmpowerBehaviour(ActingStream):
             raise NotReadyError("this behaviour has no weights yet: call load first")
         return self._weights
 
-    def attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return V_e of all goals of all humans, [B, goals], with the convention for goals that hold already."""
-        values = self._learned_attainments(codes)
+    def attainments(
+        self, codes: npt.NDArray[Any], goals: Mapping[int, Sequence[Any]] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return V_e of all goals of all humans, [B, goals], with the convention for goals that hold already.
+
+        ``goals`` by human are for algorithms whose goals are sampled; None: those that are listed.
+        """
+        coded = self.coded
+        if goals is None:
+            goals = {human: [goal for goal, _ in own] for human, own in zip(coded.humans, coded.goals, strict=True)}
+        values = self._learned_attainments(codes, goals)
         if self.config.achieved != "stay":
-            states = map(self.coded.state, codes)
-            holds = np.array([[goal.is_achieved(s) for own in self.coded.goals for goal, _ in own] for s in states])
+            asked = [goal for human in coded.humans for goal in goals[human]]
+            holds = np.array([[bool(goal.is_achieved(state)) for goal in asked] for state in map(coded.state, codes)])
             values[holds] = float(self.config.achieved == "one")
         return values
 
-    def _learned_attainments(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def _learned_attainments(
+        self, codes: npt.NDArray[Any], goals: Mapping[int, Sequence[Any]]
+    ) -> npt.NDArray[np.float64]:
         coded, weights = self.coded, self._loaded()
         if not self._nets:
             rows = weights[: len(coded.table()) * len(coded.weights)].reshape(-1, len(coded.weights))

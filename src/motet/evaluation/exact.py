@@ -42,6 +42,8 @@ class EmpowermentGap:
     """Share of the visits in which the likeliest action is within 1 % of the best by the exact Q_r."""
     attainment_error: float
     """Mean absolute error of V_e over all states and goals, not weighted."""
+    power_error: float
+    """Mean absolute error of X_h over all states and humans, not weighted."""
     value: float
     """V_r of the first state, as learned."""
     exact_value: float
@@ -51,8 +53,9 @@ class EmpowermentGap:
         relative = self.policy_error / self.random_error if self.random_error else 0.0
         return (
             f"{self.share:.3f} of the way from a random robot to the exact one; error of the policy "
-            f"{self.policy_error:.4f} ({relative:.2f} of a random robot's), of V_e {self.attainment_error:.4f}; "
-            f"agreement {self.agreement:.3f}; V_r {self.value:.3f}, exact {self.exact_value:.3f}"
+            f"{self.policy_error:.4f} ({relative:.2f} of a random robot's), of V_e {self.attainment_error:.4f}, "
+            f"of X_h {self.power_error:.4f}; agreement {self.agreement:.3f}; V_r {self.value:.3f}, exact "
+            f"{self.exact_value:.3f}"
         )
 
 
@@ -62,9 +65,13 @@ class ExactEmpowerment:
     Args:
         behaviour: the acting half of a learner.
         max_states: raise if the model has more states than this.
+        goals: all goals with their weights, by human, of a model whose goals are sampled: p_g * w_g each. None: the
+            goals that the model lists.
     """
 
-    def __init__(self, behaviour: EmpowerBehaviour, max_states: int = 200_000) -> None:
+    def __init__(
+        self, behaviour: EmpowerBehaviour, max_states: int = 200_000, goals: Mapping[int, Any] | None = None
+    ) -> None:
         self._config, self.coded = behaviour.config, behaviour.coded
         coded: CodedModel = self.coded
         self.graph = enumerate_states(coded.model, max_states=max_states)
@@ -81,7 +88,7 @@ class ExactEmpowerment:
             config.nominal_beta, zeta=config.zeta, xi=config.xi, eta=config.eta, gamma=config.nominal_gamma,
             terminal_robot_value=config.terminal_robot_value,
         )  # fmt: skip
-        self._goals = dict(zip(coded.humans, coded.goals, strict=True))
+        self._goals = {human: list(own) for human, own in coded.listed(goals).items()}
         self.solution = solve_robot(self.graph, self._goals, coded.policy, self._robot, **self._settings)
         random = np.full((len(self.graph), coded.robot_actions), 1 / coded.robot_actions)
         self._random = random, self.evaluated(random)
@@ -103,13 +110,16 @@ class ExactEmpowerment:
         q = exact["robot_q"][inner]
         chosen = np.take_along_axis(q, policy[inner].argmax(1)[:, None], 1)[:, 0]
         first, last, mine = (float(one.arrays["robot_value"][0]) for one in (by_chance, self.solution, found))
-        attained = np.abs(behaviour.attainments(self.codes) - exact["attainment"])[inner]
+        asked = {human: [goal for goal, _ in own] for human, own in self._goals.items()}
+        attained = np.abs(behaviour.attainments(self.codes, asked) - exact["attainment"])[inner]
+        powers = np.abs(behaviour.powers(self.codes) - exact["power"])[inner]
         return EmpowermentGap(
             share=(mine - first) / (last - first),
             policy_error=error(policy),
             random_error=error(random),
             agreement=float(np.average(chosen >= q.max(1) * _NEAR, weights=visits)),
             attainment_error=float(attained.mean()),
+            power_error=float(powers.mean()),
             value=float(behaviour.powers_and_values(self.codes[:1])[1][0]),
             exact_value=last,
         )

@@ -11,10 +11,12 @@ import numpy as np
 
 from motet.errors import ModelError, SettingError
 from motet.testing.world import check_world
-from motet.world.model import ModelWorld, agents_and_actions, is_model
+from motet.world.goal_sampler import GoalSampler, goal_numbers
+from motet.world.model import ModelWorld, agents_and_actions, is_model, optional_attribute
 
 __all__ = ["check_model"]
 
+_SAMPLED, _DRAWS = 20, 8  # states in which goals are drawn, and goals of a human in each of them
 _JOINTS = 64  # maximum number of joint actions to check in a state; if there are more, some are drawn at random
 
 
@@ -22,8 +24,8 @@ def check_model(factory: Callable[[], Any], *, states: int = 100, episodes: int 
     """Raise a ModelError if the model that ``factory()`` makes breaks the contract of models.
 
     Checks the transitions of the first ``states`` states that are found from the initial one, and everything else that
-    the model has: rewards, durations, goals, encodings, pictures. Then plays ``episodes`` episodes of its world
-    (:class:`~motet.world.ModelWorld`) through ``check_world``.
+    the model has: rewards, durations, goals, a sampler of goals, encodings, pictures. Then plays ``episodes`` episodes
+    of its world (:class:`~motet.world.ModelWorld`) through ``check_world``.
 
     >>> from motet.worlds import Bushes
     >>> check_model(Bushes)
@@ -38,6 +40,7 @@ def check_model(factory: Callable[[], Any], *, states: int = 100, episodes: int 
         )
     found = list(itertools.islice(_ModelCheck(model, other, seed).walk(), states))
     _check_codes(model, found)
+    _check_sampler(model, found)
     _check_pictures(model, found)
     check_world(lambda: ModelWorld(factory()), episodes, seed)
 
@@ -163,6 +166,33 @@ def _check_codes(model: Any, states: Sequence[Any]) -> None:
         for key in getattr(model, "possible_agents", model.agents):
             if (shown := model.state_of(model.observe(key), key)) != state:
                 _broken("observe and state_of", f"{state!r} became {shown!r} for {key!r}", "make them inverse")
+
+
+def _check_sampler(model: Any, states: Sequence[Any]) -> None:
+    """Check that the goals that a model draws have weights and numbers, and are the same for the same seed."""
+    given = optional_attribute(model, "possible_goal_sampler")
+    if given is None:
+        return
+    sampler = GoalSampler(given, optional_attribute(model, "human_agent_indices") or (), agents_and_actions(model)[1])
+    size = None
+    for seed, state in enumerate(states[:_SAMPLED]):
+        drawn, again = (
+            [(goal_numbers(model, goal), weight) for own in sampler.draw(state, _DRAWS, seed) for goal, weight in own]
+            for _ in range(2)
+        )
+        for (numbers, weight), (others, other) in zip(drawn, again, strict=True):
+            size = len(numbers) if size is None else size
+            if not len(numbers) == len(others) == size:
+                _broken(
+                    "encode_goal", f"goals of {state!r} have {len(numbers)} numbers, the first one has {size}",
+                    "encode all goals alike",
+                )  # fmt: skip
+            if weight != other or not np.array_equal(numbers, others):
+                _broken(
+                    "a sampler draws by the seed alone",
+                    f"in {state!r} it drew {numbers.tolist()} and then {others.tolist()} from one seed",
+                    "draw from a parameter rng, from random or from numpy.random, and keep no generator",
+                )
 
 
 def _check_same_shape(array: Any, first: Any, state: Any) -> None:

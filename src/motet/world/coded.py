@@ -44,7 +44,7 @@ class Facts(NamedTuple):
     ended: bool
     """Whether the state is terminal."""
     holds: NDArray[np.uint8]
-    """Which goals of the humans hold, as bits."""
+    """Which of the goals hold, as bits."""
 
 
 class Bounded(dict[Any, Any]):
@@ -232,6 +232,22 @@ class CodedModel:
 
     # Goals that are sampled
 
+    def listed(self, goals: Any = None) -> dict[int, Drawn]:
+        """Return all goals with weights by human: those given, else those that the model lists."""
+        lists = None
+        if goals is not None or not any(self.goals_of):
+            try:
+                lists = goal_lists(self.model, goals)
+            except SettingError:
+                lists = None
+            if lists is None:
+                raise SettingError(
+                    "goals must be listed to compute the exact solution, got a sampler: give a dict with a list of "
+                    "(goal, weight) for each human"
+                )
+        found = dict(zip(self.humans, self.goals, strict=True)) if lists is None else lists(self.first)
+        return {human: found[human] for human in self.humans}
+
     @property
     def goal_size(self) -> int:
         """Number of values of a goal, taken from the first goal that is drawn."""
@@ -274,14 +290,14 @@ class CodedModel:
                 raise ModelError(
                     f"is_achieved of the goal {brief(goal)} raised {type(error).__name__}: {error} (state {state!r})"
                 ) from error
-        return np.packbits(holds)
+        return np.packbits(np.array(holds, np.bool_))
 
     # What may happen
 
-    def facts(self, state: Any) -> Facts:
-        """Return what a replay's rows hold about a state."""
+    def facts(self, state: Any, goals: Sequence[Any]) -> Facts:
+        """Return what a replay's rows hold about a state, with these goals."""
         ended = self.model.transition_probabilities(state, [0] * len(self.actions)) is None
-        return Facts(self.code(state), ended, self.held([goal for own in self.goals for goal, _ in own], state))
+        return Facts(self.code(state), ended, self.held(goals, state))
 
     def policies(self, state: Any) -> list[NDArray[np.float64]]:
         """Return the policy of each human for each of its goals: [goals, actions] by human."""

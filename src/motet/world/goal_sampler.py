@@ -74,6 +74,10 @@ class GoalSampler:
         if not offers(goal, "is_achieved"):
             raise ModelError(f"the goal sampler must return (goal, weight), got {brief(found)} {where}")
         try:
+            hash(goal)
+        except TypeError:
+            raise ModelError(f"goal must be hashable, got {brief(goal)} {where}: give it __eq__ and __hash__") from None
+        try:
             good = 0 < weight < math.inf
         except TypeError:
             good = False
