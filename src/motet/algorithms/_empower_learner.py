@@ -154,9 +154,13 @@ class Formulas:
         by_profile = rows.share.unsqueeze(3) * rows.ratio
         weight = by_profile.sum(2)
         aim = (by_profile * reached).sum(2) / weight.clamp_min(1e-30)
-        later = torch.einsum("abprk,abpk->abpr", rows.discounted(now.gamma), taken(value.unsqueeze(2), rows.at)[..., 0])
-        learned = torch.cat([-later, rows.lasted(now.gamma)], 3) if self._timed else -later
-        loss = (rows.share.unsqueeze(3) * learned).sum(2)
+        share, after = rows.share.unsqueeze(3), taken(value.unsqueeze(2), rows.at)[..., 0]
+        reach = rows.discounted(now.gamma) if self._timed else rows.reach
+        later = torch.einsum("abprk,abpk->abpr", reach, after)
+        if self._timed:
+            loss = (share * torch.cat([-later, rows.lasted(now.gamma)], 3)).sum(2)
+        else:
+            loss = -now.gamma * (share * later).sum(2)
         return Targets(aim, weight, loss, power, value, rows.row_weight)
 
 

@@ -63,16 +63,13 @@ class Transitions:
         return listed.new_zeros((*listed.shape[:-1], self._distinct)).scatter_add_(-1, self._lists, listed)
 
     def discounted(self, gamma: Tensor) -> Tensor:
-        """Return ``reach`` with each transition multiplied by its discount."""
-        gamma = gamma[..., None, None]
-        if self._duration is None:
-            return self.reach * gamma
-        return self._by_state(self._probability * gamma**self._duration)
+        """Return ``reach`` with each transition, which has a duration, multiplied by its discount."""
+        assert self._duration is not None
+        return self._by_state(self._probability * gamma[..., None, None] ** self._duration)
 
     def lasted(self, gamma: Tensor) -> Tensor:
         """Return the expected (1 - gamma^D) / -ln(gamma) for durations D ``[A, B, P, R]``; 1 where gamma is 1."""
-        if self._duration is None:
-            raise ValueError("the transitions have no durations")
+        assert self._duration is not None
         log = gamma[..., None, None].log()
         lasted = torch.where(log < 0, torch.expm1(log * self._duration) / log, 1.0)
         return (self._probability * lasted).sum(-1)
