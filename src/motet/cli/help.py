@@ -21,7 +21,7 @@ import tyro
 __all__ = ["HELP_ALL", "argument_docs", "flags_of", "help_wanted", "show_help"]
 
 HELP_ALL = ("help_all", Annotated[bool, tyro.conf.arg(help="Show all flags, including rarely used ones.")], False)
-"""A row of a dataclass of flags. :func:`help_wanted` looks for the flag itself before tyro parses the arguments."""
+"""The flag ``--help-all`` as a field of a dataclass. :func:`help_wanted` reads it before tyro parses the arguments."""
 
 
 def help_wanted(given: Sequence[str]) -> Literal["", "common", "all"]:

@@ -114,7 +114,7 @@ class Episodes:
     lines: list[dict[str, Any]]
     """The lines themselves, with all fields."""
     every: int = 1
-    """The file has every ``every``-th episode; 1: all."""
+    """One of this many episodes is in the file; 1: all episodes."""
 
     def __repr__(self) -> str:
         names = ", ".join(self.returns) if len(self.returns) <= 4 else f"{len(self.returns)} agents"
