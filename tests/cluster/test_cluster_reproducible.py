@@ -104,7 +104,8 @@ class Scene:
         self.link = Link(self.memory, 0, incarnation, [], 0, None, RestartLimits(), 3600.0)
         self.meet(self.host)
         joined = self.link.join()
-        self.memory.records.continue_from(0, joined.periods, joined.totals)
+        if self.memory.records is not None:
+            self.memory.records.continue_from(0, joined.periods, joined.totals)
         self.writers = [replay.writers([0]) for replay in self.memory.replays]
 
     def meet(self, host):
@@ -205,6 +206,16 @@ def test_a_period_counts_when_all_of_its_rows_have_arrived(monkeypatch):
         assert s.there == (0, [rows, rows]) and int(s.host._memory.board.rounds[0]) != FINISHED
     s.send()
     assert s.there == (1, [5, 5]) and int(s.host._memory.board.rounds[0]) == FINISHED
+
+
+def test_a_round_of_lockstep_counts_when_all_of_its_rows_have_arrived(monkeypatch):
+    s = Scene(period=None, slack=0)
+    monkeypatch.setattr("motet.cluster.link._BLOCK_BYTES", 2 * s.host._memory.replays[0].spec.row_bytes)
+    s.write(2)  # an action, and the final row of an episode
+    s.memory.board.rounds[0] = 1
+    for number in range(2):
+        s.send()
+        assert int(s.host._memory.board.rounds[0]) == number
 
 
 def test_the_last_period_ends_also_for_a_learner_without_rows_in_it():

@@ -236,6 +236,8 @@ class Link:
             is_last = self._periods + (totals is not None) == int(self._memory.board.periods[self._actor])
             round = round if is_last or round != FINISHED else max(self._sent_round, 0)
             waits = is_last and self._is_needed and not last
+        elif self._memory.roster.pace.lockstep and not self._is_whole(pieces, ends):
+            round = max(self._sent_round, 0)  # the learner must not begin it before all of its rows have arrived
         flat = np.frombuffer(b"".join(data), np.uint8)
         results = self._results(self._sent_result)
         arrived = self._asked(
