@@ -193,6 +193,7 @@ def test_a_run_tells_how_every_process_spends_its_time(tmp_path):
         assert not row.shares or abs(sum(row.shares.values()) - 1) < 0.01, "a process that has ended has none"
     assert last.bottleneck
     assert last.shared_bytes > 0 and last.main.memory_bytes > 2**20
+    assert all(row.memory_bytes > 2**20 for row in last.processes), "also of processes that have ended"
     assert snapshot_from(last.as_dict()) == last
 
 

@@ -137,7 +137,8 @@ class ProcessRow:
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
     memory_bytes: int | None = None
-    """Resident memory of the process, without memory shared with others; None if unknown, as on other nodes."""
+    """Resident memory of the process, without memory shared with others; after its end, that at the last snapshot
+    before. None if unknown, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 

@@ -38,6 +38,7 @@ class Snapshots:
         self._shared, self._roles, self._serial = shared, roles, serial
         # by row of the board: values of the last seconds
         self._spent: deque[tuple[float, list[dict[str, float]]]] = deque()
+        self._held: dict[int, int] = {}  # by row of the board: memory at the last snapshot
         self._started = time.monotonic()
         self._subscribers = [p.subscriber() for p in shared.publications]
         self._last: tuple[float, list[int], list[int]] | None = None
@@ -211,6 +212,12 @@ class Snapshots:
         place = roster.actors + process
         return self._roles[place].total_restarts if place < len(self._roles) else 0
 
+    def _memory(self, i: int, pid: int) -> int | None:
+        """Return the memory of a process; after its end, what it had at the last snapshot."""
+        if pid and not self._shared.where(i) and (held := own_bytes(pid)) is not None:
+            self._held[i] = held
+        return self._held.get(i)
+
     def _process(self, i: int, role: Role, now: float, spent: dict[str, float]) -> ProcessRow:
         process = self._shared.board.processes
         actors = self._shared.roster.actors
@@ -224,6 +231,6 @@ class Snapshots:
             done=role.done or finished,
             node=self._shared.where(i),
             spent_s=spent,
-            memory_bytes=own_bytes(pid) if (pid := int(process.pid[i])) and not self._shared.where(i) else None,
+            memory_bytes=self._memory(i, int(process.pid[i])),
             shares=self._shares(i),
         )
