@@ -80,7 +80,7 @@ class Exponential:
     by: Clock | None = None
     """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
     least: Annotated[float, FINITE] | None = None
-    """Floor: value at which the decay stops, between the end and the start. None: no floor."""
+    """Value at which the decay stops, from ``end`` to ``start``. None: the decay does not stop."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Exponential.")

@@ -414,7 +414,7 @@ class ActorHost:
         ]
 
     def play(self) -> ActorReport:
-        """Act until its share of the steps is done and all rows have arrived."""
+        """Act until this actor's share of the steps is done, and the learners have all of its rows."""
         board, self._node = self._memory.board, _node()
         joined = [link.join() for link in self._links]
         board.rounds[self._index] = min(reply.round for reply in joined)

@@ -81,7 +81,8 @@ class EvaluationSettings:
     trust: bool = False
     """Allow a run to name algorithms outside of motet, whose code is then imported and run."""
     hang_s: Annotated[float, Gt(0)] = 300.0
-    """Seconds without a turn before a job counts as hung and its episode fails. Longer if policy limits are longer."""
+    """Seconds without a turn before a job counts as hung and its episode fails. If the limits of policies allow
+    longer turns, that time is used instead."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -242,7 +242,7 @@ class Graph:
         return graph
 
     def check(self, where: str) -> None:
-        """Raise if an index is out of range, since the native sweeps do not check them."""
+        """Raise if an index is out of range. The native sweeps do not check indices."""
         states, dists = len(self), int(self.dists[-1])
         transitions = int(self.rows[-1]) if len(self.rows) else -1
         counts = np.diff(self.dists)

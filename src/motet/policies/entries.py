@@ -260,7 +260,7 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
         entry = _of_class(BUILT_IN.get(value) or _class_path(value), arguments, options)
         name = name or (value if value in BUILT_IN else "")
     if options:
-        raise SettingError(f"policy: a {form} does not take {', '.join(options)}, got {text!r}")
+        raise SettingError(f"policy: a {form} does not take the option {', '.join(options)}, got {text!r}")
     if arguments and form == "run":
         raise SettingError(f"policy: a run does not take kw.{next(iter(arguments))}, got {text!r}")
     return replace(entry, spec=replace(entry.spec, name=name or entry.spec.name), **taken)

@@ -44,7 +44,7 @@ class Partner:
     name: str = ""
     """Name in tables; by default the name of the policy."""
     isolate: bool = False
-    """Whether the policy runs in a separate process for each world. ``isolate=yes`` in the string does the same."""
+    """Whether the policy runs in a separate process for each world. A ``policy`` with ``isolate=yes`` does too."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
     """Sandbox of an isolated policy."""
     limits: PolicyLimits | None = None

@@ -323,7 +323,7 @@ def team_policy(
 
 
 def describe_world(world: World, settings: Mapping[str, Any] | None = None) -> WorldDescription:
-    """Return the description of a world for teams."""
+    """Return what a team is told about a world: its agents, spaces and settings."""
     known: list[Space] = []
     actions = dict(zip(world.agents, world.action_spaces, strict=True))
     return WorldDescription(

@@ -94,7 +94,7 @@ class Child:
             self._lost = _fork_server.died(self._server)
         if not self._lost:
             return code
-        # The server alone knew the exit code. A child that does not end with its server may still run.
+        # The fork server died, and only it knew the exit code. The child may have outlived it.
         return None if self._pidfd is not None and not _is_over(self._pidfd, 0.0) else -signal.SIGKILL
 
     def join(self, timeout_s: float) -> bool:

@@ -111,14 +111,14 @@ def check_policy(
             action = ask(observation, mask)
             _expect(
                 action_space.contains(action),
-                f"actions are elements of the action space (got {action!r} for {action_space})",
+                f"actions must be elements of the action space (got {action!r} for {action_space})",
                 "return an element of the space, with its dtype",
             )
             if mask is not None:
-                _expect(form.allows(mask, action), "a mask is respected", "choose among actions that the mask allows")
+                _expect(form.allows(mask, action), "act must respect the mask", "choose among the allowed actions")
             _expect(
                 pickle.dumps(before) == pickle.dumps(map_nest(np.copy, observation)),
-                "an observation is not changed by act",
+                "act must not change an observation",
                 "copy it before changing it",
             )
             actions.append(action)
@@ -328,7 +328,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
         action = map_nest(lambda array, i=i: array[i, ...], actions)
         _expect(
             action_space.contains(action),
-            f"actions are elements of the action space (got {action!r} for {action_space})",
+            f"actions must be elements of the action space (got {action!r} for {action_space})",
             "return elements of the space, with its dtype",
         )
     wanted = set(settings.extra) - {"mask"}
@@ -341,7 +341,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
         _expect(_close(greedy, alone), "a row's action does not depend on the other rows", "treat rows separately")
     if masks is not None:
         allowed = map(form.allows, map(form.nest, masks), unstack_nest(actions))
-        _expect(all(allowed), "a mask is respected", "choose among actions that the mask allows")
+        _expect(all(allowed), "act must respect the mask", "choose among actions that the mask allows")
 
     def made(seed: int) -> Any:
         behaviour = config.behaviour(*spaces)

@@ -39,7 +39,7 @@ _MEMBERS = ("reset", "get_state", "set_state", "transition_probabilities", "agen
 
 
 def is_model(given: Any) -> bool:
-    """Whether an object, not a class, gives transition probabilities."""
+    """Whether ``given`` is an object that gives transition probabilities; a class is not."""
     return offers(given, "transition_probabilities", "get_state", "set_state") and not isinstance(given, type)
 
 

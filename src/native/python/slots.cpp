@@ -239,7 +239,7 @@ PyMethodDef reader_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef reader_getset[] = {
     {"version", reader_version, nullptr, "The version held, as stored in its slot.", nullptr},
-    {"newest", slots_newest<SlotReader>, nullptr, "The newest version published, held or not.", nullptr},
+    {"newest", slots_newest<SlotReader>, nullptr, "The newest published version, whether or not this reader has copied it.", nullptr},
     {"published", slots_published<SlotReader>, nullptr, "Publications so far.", nullptr},
     {"met_write", reader_met_write, nullptr, "Whether the last refresh met a write in progress and kept the version held.", nullptr},
     {"met_writes", reader_met_writes, nullptr, "Number of refreshes that met a write in progress.", nullptr},

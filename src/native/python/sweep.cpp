@@ -392,7 +392,7 @@ PyMethodDef human_methods[] = {
      "policies(first, last, out)\n--\n\nCompute the policies of some states from the values of later ones."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef robot_methods[] = {
-    {"run", robot_run, METH_VARARGS, "run(first, last)\n--\n\nBack up a part of one level; return -1, or the code of the first fault."},
+    {"run", robot_run, METH_VARARGS, "run(first, last)\n--\n\nCompute the values of a part of one level. Return -1, or if there was a fault the code of the first one."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef collapse_methods[] = {
     {"run", collapse_run, METH_VARARGS,
