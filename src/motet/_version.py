@@ -1,3 +1,3 @@
-"""The version of motet, in one place."""
+"""The version of motet."""
 
 __version__ = "0.1.0"

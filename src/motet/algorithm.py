@@ -57,7 +57,7 @@ class ReaderSettings:
 
     batch_size: Annotated[int, Ge(1)]
     """Number of transitions in a batch. With ``once``: number of fragments. With ``length`` but without ``once``:
-    number of sequences."""
+    number of sequences in a batch."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1
@@ -144,7 +144,7 @@ class ReaderSettings:
 
     @property
     def reads_ahead(self) -> int:
-        """Number of rows after its first one that a sampled transition or sequence reads."""
+        """Number of rows that a sampled transition or sequence reads after its first row."""
         return self.n_step + (self.length - 1 if self.sequences else 0)
 
 
@@ -236,9 +236,9 @@ class Algorithm(Protocol):
         ...
 
     def load(self) -> None:
-        """Resume from ``state``, ``counters`` and ``random`` after they were overwritten.
+        """Resume from ``state``, ``counters`` and ``random`` after saved values were written into them.
 
-        The algorithm continues exactly as it did after they were saved.
+        The algorithm continues exactly as it did after these values were saved.
         """
         ...
 
@@ -252,7 +252,8 @@ class Behaviour(Protocol):
         ...
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version. This is cheap: it keeps a reference to ``weights`` until the next call."""
+        """Load a new version of the weights. This is cheap: the behaviour
+        keeps a reference to ``weights`` until the next call."""
         ...
 
     def act(
@@ -289,9 +290,9 @@ class Remembers(Protocol):
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
     ) -> tuple[Nest, dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
-        """Return the same as ``act``, and the state ``[B, state_size]`` after these observations, in a new array.
+        """Return what ``act`` returns, and the state ``[B, state_size]`` after these observations, in a new array.
 
-        ``state`` ``[B, state_size]`` is the state before them. It must not be changed.
+        ``state`` ``[B, state_size]`` is the state before the observations. The method must not change it.
         """
         ...
 
@@ -358,19 +359,19 @@ class AlgorithmConfig(Protocol):
 
 
 class OwnStreams:
-    """A behaviour that may draw from the global random streams, for which it has separate streams."""
+    """Wraps a behaviour that may draw from the global random streams: it draws from separate streams instead."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.streams = Streams(StreamUser(f"the behaviour {type(behaviour).__name__}"))
 
     def begin(self, seed: int) -> None:
-        """Start its random streams."""
+        """Start the random streams of the behaviour."""
         with self.streams.begun(seed):
             self.behaviour.begin(seed)
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         with self.streams:
             self.behaviour.load(weights, header)
 
@@ -407,7 +408,8 @@ def make_behaviour(config: AlgorithmConfig, observation_space: Space, action_spa
 
 
 def is_shipped(part: Algorithm | Behaviour) -> bool:
-    """Whether an object is part of a shipped algorithm. None of these draws from the global random streams."""
+    """Whether an object is part of a shipped algorithm. Shipped algorithms do not draw from the global random
+    streams."""
     return type(part).__module__.startswith("motet.algorithms.")
 
 
@@ -428,7 +430,7 @@ def stream_of(behaviour: Behaviour) -> Any:
 
 
 def global_streams_of(behaviour: Behaviour) -> Any:
-    """Return the state of its global random streams as plain values; None if it has none."""
+    """Return the state of a behaviour's global random streams as plain values; None if it has no such streams."""
     return behaviour.streams.get_state() if isinstance(behaviour, OwnStreams) else None
 
 

@@ -18,7 +18,7 @@ from motet.settings import check_fields
 __all__ = ["MOST_AHEAD", "ArraySpec", "Batch", "Field"]
 
 MOST_AHEAD = 255
-"""Maximum number of rows that a transition of a sequence may span, because ``Batch.ahead`` stores it in one byte."""
+"""Maximum number of rows that a transition of a sequence may span. ``Batch.ahead`` stores the number in one byte."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ArraySpec:
 class Field(ArraySpec):
     """One array in each row of a replay.
 
-    Appended values must already have its dtype, so that nothing is converted silently.
+    Appended values must already have the field's dtype, so that nothing is converted silently.
 
     >>> Field((4,), bool, next=True).dtype
     'bool'
@@ -82,7 +82,8 @@ class Batch:
     have one more row, ``[fragments, length + 1, ...]``: row ``t + 1`` is the result of the action of row ``t``.
 
     Arrays of sequences are ``[batch, length, ...]`` as well, and those of observations and fields with a next value are
-    ``[batch, length + n_step, ...]``; ``lane``, ``row`` and ``weight`` are ``[batch]``, for the first row of each.
+    ``[batch, length + n_step, ...]``; ``lane``, ``row`` and ``weight`` are ``[batch]``, for the first row of each
+    sequence.
     """
 
     observation: Nest
@@ -110,7 +111,7 @@ class Batch:
     starts."""
 
     def map(self, function: Callable[[npt.NDArray[Any]], Any]) -> Batch:
-        """Return a batch of the function's results for each array."""
+        """Apply a function to each array; return the batch of the results."""
         some = lambda array: None if array is None else function(array)  # noqa: E731
         nests: dict[str, Any] = {item.name: map_nest(some, getattr(self, item.name)) for item in fields(self)}
         return Batch(**nests)

@@ -1,4 +1,4 @@
-"""Names that other libraries use for what motet has under another name, and what to say where one is given.
+"""Names of settings in other libraries, and what errors say if a user gives such a name.
 
 The command line, experiment files and the settings classes share these tables.
 """
@@ -16,8 +16,8 @@ from motet.text import nearest
 __all__ = ["EVALUATION", "TRAINING", "advice", "advice_for_keys", "meant", "note", "ours", "suggesting"]
 
 TRAINING: Mapping[str, tuple[str, ...]] = {
-    # ours: theirs. A name with a dot belongs to the algorithm's settings. If a name of theirs stands twice, the first
-    # line whose setting the algorithm has applies.
+    # motet's name: names in other libraries. A name with a dot is a setting of the algorithm. If a foreign name is
+    # listed for several settings, the first of them that the algorithm has applies.
     "steps": (
         *("total_timesteps", "total_steps", "timesteps", "num_timesteps", "max_timesteps", "stop_timesteps"),
         *("max_steps", "total_frames", "num_frames", "num_env_steps", "env_steps", "total_env_steps"),
@@ -189,7 +189,8 @@ def _plain(name: str) -> str:
 
 
 def ours(name: str, fields: Collection[str]) -> str:
-    """Our name for a setting of training; empty if it is not known. ``fields``: the settings of the algorithm.
+    """motet's name for a foreign setting of training; empty if it is unknown. ``fields``: the settings of the
+    algorithm.
 
     >>> ours("n_envs", []), ours("lr", ["learning_rate"]), ours("n-steps", ["length"]), ours("lr", [])
     ('worlds_per_actor', '.learning_rate', '.length', '')
@@ -210,12 +211,12 @@ def note(our: str) -> str:
 
 
 def advice(name: str) -> str:
-    """What to do instead of a setting that motet has in another form, with flags; empty if it is not known."""
+    """Advice for a foreign setting that motet has in another form. It names flags. Empty for an unknown setting."""
     return _ADVICE.get(_plain(name), "")
 
 
 def advice_for_keys(name: str) -> str:
-    """The same with names of settings instead of flags.
+    """Advice as from :func:`advice`, but with names of settings instead of flags.
 
     >>> advice_for_keys("local_mode")
     'use engine serial'

@@ -93,7 +93,7 @@ def student(confidence: float, freedom: int) -> float:
     >>> round(student(0.95, 1), 4), round(student(0.95, 10), 4), round(student(0.95, 100_000), 4)
     (12.7062, 2.2281, 1.96)
     """
-    if freedom > 1000:  # the expansion around the normal quantile is exact to ten digits there
+    if freedom > 1000:  # then the expansion around the normal quantile is exact to ten digits
         z = NormalDist().inv_cdf((1 + confidence) / 2)
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     low, high = 0.0, 1.0

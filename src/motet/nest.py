@@ -14,7 +14,7 @@ Nest = Any
 
 
 def map_nest(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
-    """Apply a function to each leaf, together with the leaves in the same places of the other nests."""
+    """Apply a function to each leaf of a nest and the leaves at the same places of the other nests."""
     if isinstance(nest, Mapping):
         return {key: map_nest(function, value, *(o[key] for o in others)) for key, value in nest.items()}
     if isinstance(nest, (tuple, list)):

@@ -23,8 +23,8 @@ belongs to periods 0 to k.
 - A stack of policies begins phase k once every actor has ended period k, or has finished. It does the updates that are
   due for periods 0 to k, drawn from rows of these periods only, and then writes its vault once and publishes once, also
   if no update was due.
-- If an evaluation is due after phase k, an actor begins no further period before that evaluation has begun. It begins
-  when the previous evaluation has ended. Only then does the previous result count: if it ends the run,
+- If an evaluation is due after phase k, actors begin no further period before that evaluation begins. It begins when
+  the previous evaluation has ended. Only at that point does the previous result count. If that result ends the run,
   ``k + 1 + ahead`` periods are played.
 - Versions are numbered by phase: 1 is the initial one, ``k + 2`` that of phase k.
 
@@ -123,7 +123,8 @@ class Pace:
 
     @property
     def versions_kept(self) -> int:
-        """With periods: the number of versions of which an actor may need one; otherwise 0: it takes the newest."""
+        """With periods: the number of versions that must be kept, because an actor may need any of them. Otherwise
+        0."""
         return 2 if self.period else 0
 
     @property
@@ -144,7 +145,7 @@ class Pace:
         return max(1, period + 1 - self.ahead)
 
     def first_period_after(self, phase: int) -> int:
-        """Return the first period in which actors act by the version of a phase."""
+        """Return the first period in which actors act by the version that a phase publishes."""
         return phase + 1 + self.ahead
 
     def may_learn_phase(self, phase: int, periods: int) -> bool:
@@ -152,10 +153,11 @@ class Pace:
         return phase < periods
 
     def patience(self, lanes: int) -> int:
-        """Number of due updates that an agent may delay to share a pass with other agents.
+        """Number of due updates that a learner may delay for one agent, to do them in one pass with those of other
+        agents.
 
         It is the number of updates that one step in each lane makes due, but at most half of the slack, so that actors
-        need not wait. With periods it is none: a phase does all that is due.
+        need not wait. With periods the number is 0: a phase does all due updates.
         """
         if self.period:
             return 0
@@ -200,6 +202,6 @@ class Pace:
 
 
 FREE = Pace()
-"""Free-running."""
+"""The free-running pace: actors and learners never wait for each other."""
 LOCKSTEP = Pace(slack=0)
-"""Lockstep with one update per step."""
+"""The lockstep pace with one update per step."""

@@ -21,7 +21,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
 def check_device(name: str, given: str | None) -> None:
-    """Raise SettingError unless a setting names a device, or is None."""
+    """Raise SettingError unless the value of a setting is the name of a device or None."""
     if given is not None and not _DEVICE.fullmatch(given):
         raise SettingError(f"{name} must be 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps', got {given!r}")
 
@@ -72,7 +72,8 @@ class Cluster:
     """Longest time in seconds that rows wait before they are sent, in one block for each actor and learner process.
     Default: 6 ms for each learner process, at least 10 ms, so that sending takes a quarter of an actor's core."""
     keep_every_s: Annotated[float, Ge(0), FINITE] = 2.0
-    """Seconds between two copies of a learner's state to the driver. It resumes from the newest if its node dies."""
+    """Seconds between two copies of a learner's state to the driver. If its node dies, the learner resumes from the
+    newest copy."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -43,7 +43,8 @@ __all__ = [
 ]
 
 Kind = Literal["agent", "joint", "team"]
-"""agent: one object acts for one agent. joint: one object acts for all. team: one object makes an object for each."""
+"""agent: one object acts for one agent. joint: one object acts for all agents. team: one object makes an object for
+each agent."""
 
 
 def kind_of(thing: Any) -> Kind:
@@ -145,7 +146,8 @@ PLAYER = "player"
 class Translator(Protocol):
     """Converts between motet's classes and those of a team's project. It is made from a :class:`WorldDescription`.
 
-    If a method is missing, its values are not converted. ``agent`` is the agent's index in the world.
+    If a translator lacks a method, the values that this method would convert are passed unchanged. ``agent`` is the
+    agent's index in the world.
     """
 
     def description(self) -> Any:
@@ -381,11 +383,11 @@ class ConstantPolicy:
         return type(self._action)(allowed[0] + self._first)
 
     def get_state(self) -> Any:
-        """Return None: it has no state."""
+        """Return None: this policy has no state."""
         return None
 
     def set_state(self, state: Any) -> None:
-        """Do nothing: it has no state."""
+        """Do nothing: this policy has no state."""
 
 
 @dataclass(frozen=True)
@@ -399,13 +401,15 @@ class PolicySpec:
     """
 
     factory: Callable[..., Any] | str
-    """A class or function that makes the policy, or ``'module:Class'``, imported only where the policy is made."""
+    """A class or function that makes the policy, or its path ``'module:Class'``, which is imported only where the
+    policy is made."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the factory."""
     name: str = ""
     """Name in results; by default the factory's name."""
     kind: Kind | None = field(default=None, repr=False)
-    """None: recognised by the policy's methods when it is made. A joint policy given by its path needs "joint"."""
+    """Kind of the policy. None: recognised by the policy's methods when it is made; a joint policy given by its path
+    needs "joint"."""
     shared: bool = field(default=False, repr=False)
     """For a team: whether one object acts for all its agents. Else each agent has a separate team object."""
     translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)
@@ -436,7 +440,8 @@ class PolicySpec:
         return getattr(self.factory, "__qualname__", None) or type(self.factory).__name__
 
     def make(self, **offered: Any) -> Policy:
-        """Make the policy. The factory gets those of ``offered`` for which it has a parameter and no argument.
+        """Make the policy. The factory gets each offered value for which it has a parameter, unless ``arguments`` sets
+        it.
 
         ``evaluate`` offers ``observation_space``, ``action_space``, ``agent`` (its name), ``world`` (the settings of
         the world, by name) and ``description`` (a :class:`WorldDescription`).
@@ -539,7 +544,8 @@ def imported(path: str, what: str = "policy") -> Callable[..., Any]:
 
 
 def _accepted(factory: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the offered arguments that a factory has parameters for. With ``**`` all but the description."""
+    """Return the offered arguments for which a factory has parameters. A factory with ``**`` gets all but the
+    description."""
     try:
         parameters = tuple(inspect.signature(factory).parameters.values())
     except ValueError:  # a builtin without a signature

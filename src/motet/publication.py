@@ -124,7 +124,7 @@ class Publisher(_native.SlotWriter):
     _fields: dict[str, tuple[np.dtype[Any], tuple[int, ...], float, float]]
 
     def publish(self, weights: npt.NDArray[np.float32], *, version: int | None = None, **header: Any) -> int:
-        """Publish weights and header as one version (by default the newest plus one); return the version.
+        """Publish weights and header as one version (its number is by default the newest plus one); return the version.
 
         A header field that is not given keeps its last value.
         """
@@ -159,13 +159,13 @@ class Subscriber(_native.SlotReader):
     """A reading end of a publication, made by :meth:`Publication.subscriber` in the process that reads.
 
     ``refresh()`` takes the newest version if there is a new one and returns True. If there is none, it costs one memory
-    load and returns False. If a write overlapped the copy, it keeps the version held, returns False and sets
-    ``met_write``. ``wait(timeout_s)`` waits until there is a new version. ``version`` is the version held, ``newest``
-    the newest one published.
+    load and returns False. If a write overlapped the copy, the subscriber keeps its version, returns False and sets
+    ``met_write``. ``wait(timeout_s)`` waits until there is a new version. ``version`` is the number of the subscriber's
+    version, ``newest`` that of the newest published version.
     """
 
     forced: int = 0
-    """Number of times that :meth:`catch_up` found the version held too old."""
+    """Number of times that :meth:`catch_up` found the subscriber's version too old."""
     waited_s: float = 0.0
     """Seconds that :meth:`take` has waited for versions that were being written."""
     _headers: tuple[Any, ...]
@@ -173,7 +173,8 @@ class Subscriber(_native.SlotReader):
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """The weights of the version held. Read them again after each refresh: two private copies alternate."""
+        """The weights of the subscriber's version. Read this property again after each refresh: two private copies
+        alternate."""
         if not self._have:
             raise NotReadyError(_NO_VERSION)
         return self._weights[self._current]
@@ -186,11 +187,12 @@ class Subscriber(_native.SlotReader):
 
     @property
     def lag_versions(self) -> int:
-        """Number of versions that the version held is behind the newest one."""
+        """Number of versions by which the subscriber's version is behind the newest one."""
         return max(self.newest - self.version, 0)
 
     def take(self, timeout_s: float) -> bool:
-        """Take the newest version, and wait if it is being written; True if it is newer than the one held."""
+        """Take the newest version, and wait if it is being written; return whether it is newer than the previous
+        one."""
         before, wanted = self.version, self.newest
         began = time.monotonic()
         while not self.refresh() and self.version < wanted:
@@ -205,7 +207,8 @@ class Subscriber(_native.SlotReader):
         return self.version > before
 
     def catch_up(self, lag_versions: float, timeout_s: float) -> bool:
-        """Take the newest version if the one held is more than ``lag_versions`` behind, and count that in ``forced``.
+        """Take the newest version if the present one is more than ``lag_versions`` behind, and count that in
+        ``forced``.
 
         Returns True if a newer version was taken.
 
@@ -270,7 +273,7 @@ def _record(header: Mapping[str, ArraySpec]) -> np.dtype[Any]:
 
 
 def _range(item: ArraySpec) -> tuple[np.dtype[Any], tuple[int, ...], float, float]:
-    """Dtype, shape, and the lowest and highest integer that such a field holds exactly."""
+    """Dtype and shape of a header field, and the lowest and highest integer that the field holds exactly."""
     dtype = np.dtype(item.dtype)
     if dtype.kind in "iu":
         return dtype, item.shape, np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -43,7 +43,7 @@ class Linear:
     end: Annotated[float, FINITE]
     """Value from step ``steps`` on."""
     steps: Annotated[int, Ge(1)]
-    """Steps of the agent, or updates, from ``start`` to ``end``."""
+    """Number of steps of the agent, or of updates, in which the value goes from ``start`` to ``end``."""
     by: Clock | None = None
     """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
 
@@ -80,7 +80,7 @@ class Exponential:
     by: Clock | None = None
     """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
     least: Annotated[float, FINITE] | None = None
-    """Value at which the decay stops, from ``end`` to ``start``. None: the decay does not stop."""
+    """Value at which the decay stops; it must lie between ``end`` and ``start``. None: the decay does not stop."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Exponential.")
@@ -118,7 +118,7 @@ class Stages:
     lengths: Annotated[tuple[tuple[str, Annotated[int, Ge(1)] | None], ...], MinLen(1)] = (("full", None),)
     """Name of each stage and its number of steps, or updates; None for the last stage."""
     clear_replay_on_stage: tuple[str, ...] = ()
-    """Stages that clear the replay buffer when they begin. Updates continue when there are min_rows new rows."""
+    """Stages that clear the replay buffer when they begin. Updates continue when there are ``min_rows`` new rows."""
     by: Clock = "steps"
     """What the lengths count: the agent's steps, or the updates of its policy."""
 
@@ -155,7 +155,8 @@ class Stages:
         return sum(steps or 0 for _, steps in self.lengths[: self.names.index(name)])
 
     def index(self, step: int, updates: int | None = None) -> int:
-        """Return the index of the stage after ``step`` steps. Stages by updates need their number too."""
+        """Return the index of the stage after ``step`` steps. Stages that count updates need the number of updates
+        too."""
         count = _counted(self.by if len(self.names) > 1 else "steps", step, updates)
         return sum(count >= self.begin(name) for name in self.names[1:])
 
@@ -223,7 +224,7 @@ def value_at(schedule: Schedule, step: int, stages: Stages = ALWAYS, updates: in
 
 
 def _counted(by: Clock, step: int, updates: int | None) -> int:
-    """Return the number of steps or updates, whichever is counted."""
+    """Return ``step`` or ``updates``, whichever of the two ``by`` counts."""
     if by == "steps":
         return step
     if updates is None:
@@ -257,7 +258,8 @@ def check_stages(config: Any) -> None:
 
 
 def check_rising(name: str, schedule: Schedule, stages: Stages) -> None:
-    """Raise if a schedule falls, within a stage or from one to the next. Raise for a function, which cannot be checked.
+    """Raise if a schedule decreases, within a stage or from one stage to the next. Raise for a function, too: it cannot
+    be checked.
 
     >>> check_rising("oldest", Linear(0, 10, steps=5), ALWAYS)
     """

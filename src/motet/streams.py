@@ -5,14 +5,15 @@ Each world and each policy has separate streams, as if it were alone in its proc
 ``torch.manual_seed(seed)`` would leave them. So what it draws depends neither on other worlds and policies in the same
 process, nor on which process that is.
 
-A generator is global, so only one stream can be installed at a time. Before each call of a user's
-code, the caller calls :meth:`Streams.enter`, or :meth:`Streams.begin` before a reset. The streams then stay installed
-until another user is entered, so a user that is alone in its process never waits for an exchange.
+A generator is global, so only one stream can be installed at a time. A world or a policy is a *user* of the streams.
+Before each call of a user's code, the caller calls :meth:`Streams.enter`, or :meth:`Streams.begin` before a reset. The
+streams of this user then stay installed until another user's streams are entered. So a user that is alone in its
+process never waits for an exchange of streams.
 
 An exchange takes microseconds, which many small worlds in one actor would pay in every step. So a user that may be
-*watched* gives up a stream that it did not draw from for a long time. From then on it is only checked that the
-generator does not change during its calls, at the next hand-over to another user and at the end of each episode. If it
-does change, the user gets its stream back and :attr:`StreamUser.late` says so.
+*watched* gives up a stream that it did not draw from for a long time. From then on motet only checks, at the next
+hand-over to another user and at the end of each episode, that the generator did not change during the user's calls. If
+it did change, the user gets its stream back and :attr:`StreamUser.late` says so.
 
 motet itself never draws from the global generators. Only then can a change be attributed to the user that was entered.
 """
@@ -49,7 +50,7 @@ MADE = 0
 _QUIET = 1000
 """Hand-overs without a draw after which a watched user gives up a stream."""
 _WHOLE_EPISODES = 2
-"""Episodes that each copy plays before that, so that a draw in the second reset is seen too."""
+"""Episodes that each copy plays before its user gives up a stream, so that a draw in the second reset is seen too."""
 
 _T = TypeVar("_T")
 
@@ -60,14 +61,15 @@ class StreamUser:
     """All copies of one world or one policy in this process, and what is known about its draws.
 
     Args:
-        name: its name in messages.
-        watched: whether it gives up streams that it does not draw from.
+        name: the user's name in messages.
+        watched: whether the user gives up streams that it does not draw from.
     """
 
     def __init__(self, name: str, watched: bool = False) -> None:
         self.name, self.watched = name, watched
         self.late = 0
-        """Generators that it drew from for the first time after it had given up its stream; see ``generators_of``."""
+        """Generators from which the user drew for the first time after it had given up its stream; see
+        ``generators_of``."""
         self.gives_up_all = False
         """Whether the user has given up all streams."""
         self._owns = [True, True, True]  # by generator: whether each copy has a stream
@@ -166,7 +168,8 @@ class Streams:
         return self
 
     def __enter__(self) -> Streams:
-        """Install the streams for a block. If the calling program's were installed, they are restored at its end."""
+        """Install the streams for a block. If the calling program's streams were installed, they are restored at the
+        block's end."""
         self._returns = self._returns or EXCHANGE.current is EXCHANGE.caller
         self.enter()
         return self
@@ -427,7 +430,7 @@ class Exchange:
         self.generators: tuple[Any, ...] = (_Plain(), _Numpy(), _Torch())
         self._program = Streams(StreamUser("the program"))
         self.current = self.caller = self._program
-        """The caller is the program, or the user within whose call another one is made or played."""
+        """``caller`` is the program, or the user whose code makes or plays another user."""
         self.holders: list[Streams | None] = [self._program, self._program, None]
         """By generator: the owner of the installed stream. It is the current user or None."""
         self._marks: list[Any] = [None, None, None]  # taken when the current user was entered
@@ -564,7 +567,7 @@ def streams_returned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def callers_streams() -> Iterator[None]:
-    """Install the streams of the program that called motet within the block, for its callbacks."""
+    """Within the block, install the streams of the program that called motet, for the callbacks of this program."""
     caller = EXCHANGE.caller
     with streams_returned():
         caller.enter()

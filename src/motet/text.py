@@ -67,7 +67,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same as :func:`plain` for text of several lines: line ends and tabs stay.
+    """Return visible text as :func:`plain` does, but keep line ends and tabs, for text of several lines.
 
     >>> plain_lines("a\\r\\nb\\x00").splitlines()
     ['a\\\\r', 'b\\\\x00']
@@ -185,7 +185,7 @@ def clock(seconds: float | None) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """The known name that a given one is most similar to, whatever its case; empty if none is similar.
+    """The known name that is most similar to a given name, ignoring case; empty if no known name is similar.
 
     >>> nearest("Tresure-Hunt", ["treasure_hunt", "matrix"]), nearest("sac", ["dqn", "ppo"])
     ('treasure_hunt', '')

@@ -33,7 +33,7 @@ class _Recurrent:
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute sequences."""
+        """Compute the outputs for sequences of rows."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class NativeRecurrent(_Recurrent):
         return self._buffers[key]
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute sequences."""
+        """Compute the outputs for sequences of rows."""
         rows = x.reshape(*begin.shape, self._plan.inputs).contiguous()
         learns = learn_from is not None
         out = self._room("learning" if learns else "looking", begin, self._plan.outputs)
@@ -90,7 +90,7 @@ class TorchRecurrent(_Recurrent):
                 leaf.requires_grad_()
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute sequences."""
+        """Compute the outputs for sequences of rows."""
         agents, sequences, length = begin.shape
         if learn_from is not None and self._inputs:
             x = x.detach().requires_grad_()

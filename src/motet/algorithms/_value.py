@@ -167,7 +167,7 @@ class ValueBehaviour(ActingStream):
         """Number of values of the policy's memory; 0: no memory."""
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         self._loaded, self._epsilon = True, float(header["epsilon"])
 
     def act(
@@ -183,7 +183,7 @@ class ValueBehaviour(ActingStream):
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
     ) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
-        """Return actions, the memory as an extra field, and the memory after these observations."""
+        """Return actions, extra fields with the memory before these observations, and the memory after them."""
         values, new = self._values_from(self._encoder.rows(observations), state, self._seed(explore))
         return self._chosen(values, masks, explore), {"memory": state}, new
 

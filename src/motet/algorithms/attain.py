@@ -128,7 +128,7 @@ class AttainConfig:
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         plan = self.plan(coded_by(observation_space))
         check_plan(plan)
         n = padded(plan.size)
@@ -197,7 +197,7 @@ class AttainBehaviour(ActingStream):
         self._possible = np.arange(sizes.max()) < sizes[coded.owner][:, None]  # [goals, actions]
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         self.weights = weights
         self._net.load(weights[: self._size])
         self._known.clear()

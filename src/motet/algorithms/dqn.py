@@ -54,7 +54,7 @@ class DQNConfig(ValueConfig):
     """Dueling network: the last layer outputs one state value and an advantage for each action."""
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         plan = self._plan(observation_space, action_space)
         check_plan(plan, remembers=self.network is None)
         n = padded(plan.size)
@@ -101,7 +101,7 @@ class DQNBehaviour(ValueBehaviour):
         self._dueling, self.state_size = config.dueling, plan.state_size
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         super().load(weights, header)
         self._net.load(weights[: self._size])
 

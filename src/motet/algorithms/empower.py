@@ -202,7 +202,7 @@ class EmpowerConfig:
         return _fields(self.layout(coded), self.expires)
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         coded = coded_by(observation_space)
         if self.tables:
             n = len(coded.table()) * (len(coded.weights) + robot_outputs(coded))

@@ -65,7 +65,7 @@ class IQNConfig(ValueConfig):
     """Threshold of the quantile Huber loss: quadratic below it, linear above."""
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         plan = self._plan(observation_space, action_space)
         check_plan(plan.trunk, remembers=self.network is None)
         n = padded(plan.size)
@@ -209,7 +209,7 @@ class IQNBehaviour(ValueBehaviour):
         self._trunk = (self._folded or plan.trunk).acting(1.0 if whole else self._encoder.scale)
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         super().load(weights, header)
         self._weights, self._stale = weights, True
 

@@ -293,7 +293,7 @@ class LossConfig:
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         layout = LossLayout.of(self, observation_space, action_space)
         for part in layout.parts.values():
             check_plan(part.plan)
@@ -476,7 +476,7 @@ class LossBehaviour(ActingStream):
         self._header: Mapping[str, Any] | None = None
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         self._header = header
         self._net.load(weights)
 

@@ -196,7 +196,7 @@ class PPOConfig(Freezing):
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         layout = PPOLayout.of(self, observation_space, action_space)
         check_plan(layout.encoder, remembers=True)
         check_plan(layout.policy, layout.critic)
@@ -302,7 +302,7 @@ class PPOBehaviour(ActingStream):
         self._prepared: Any = None
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         self._weights, self._prepared = weights, self._actions.prepare(weights[self._own])
         self._net.load(weights[self._part])
 

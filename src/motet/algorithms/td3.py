@@ -169,7 +169,7 @@ class TD3Config(Freezing):
         )  # fmt: skip
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
-        """Return the sizes of one agent's part."""
+        """Return the sizes of one agent's weights, state, counters and random stream."""
         layout = TD3Layout.of(self, observation_space, action_space)
         check_plan(layout.encoder, remembers=True)
         check_plan(layout.policy, layout.critic)
@@ -315,7 +315,7 @@ class TD3Behaviour:
         self._lasting = lasting.copy()
 
     def load(self, weights: npt.NDArray[np.float32], header: Mapping[str, Any]) -> None:
-        """Load a new version."""
+        """Load a new version of the weights."""
         self._weights, self._noise, self._random = weights, float(header["noise"]), bool(header["random"])
         if self._seeing is not None:
             self._seeing.load(weights[self._layout.encoder_part])
@@ -336,7 +336,7 @@ class TD3Behaviour:
         masks: npt.NDArray[np.bool_] | None = None,
         explore: bool = True,
     ) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]], npt.NDArray[np.float32]]:
-        """Return actions, the memory as an extra field, and the memory after these observations."""
+        """Return actions, extra fields with the memory before these observations, and the memory after them."""
         actions, new = self._acted(observations, explore, state)
         assert new is not None
         return actions, {"memory": state}, new

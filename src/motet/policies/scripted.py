@@ -38,11 +38,11 @@ class Noop:
         return self._mask_form.nearest(mask, self._action)
 
     def get_state(self) -> Any:
-        """Return None: it has no state."""
+        """Return None: this policy has no state."""
         return None
 
     def set_state(self, state: Any) -> None:
-        """Do nothing: it has no state."""
+        """Do nothing: this policy has no state."""
 
 
 def constant(action: Any, action_space: Space) -> ConstantPolicy:

@@ -52,7 +52,8 @@ class Turn(NamedTuple):
     at: Indices
     """Indices of the worlds, ascending."""
     observation: Nest
-    """``[len(at), ...]``. Observation and mask stay intact until the agent's turn after next."""
+    """``[len(at), ...]``. The arrays of observations and masks are reused: they stay intact until the agent's turn
+    after next."""
     reward: npt.NDArray[np.float64]
     """``[len(at)]``: sum of the agent's rewards since its last action."""
     mask: npt.NDArray[np.bool_] | None
@@ -62,7 +63,7 @@ class Turn(NamedTuple):
 def join_turns(turns: Sequence[Turn]) -> tuple[Turn, Indices]:
     """Join several turns into one with ``at`` ascending.
 
-    Also return, for each of its rows, the index that the row has if the given turns are written one after the other.
+    Also return, for each row of the joined turn, the index of this row in the concatenation of the given turns.
     """
     at = np.concatenate([turn.at for turn in turns])
     order = np.argsort(at)
@@ -80,7 +81,7 @@ class Ending(NamedTuple):
     at: Indices
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
-    """False where ``terminated`` is True."""
+    """Whether the segment was cut off; False where ``terminated`` is True."""
     reward: npt.NDArray[np.float64]
     observation: Nest
     """The last observations, ``[len(at), ...]``."""
@@ -95,7 +96,7 @@ class WorldBatch(Protocol):
     """``[worlds]``: replay lanes to which the rows of the present episodes are written."""
     can_save: bool
     user: StreamUser
-    """The worlds as a user of the global random streams."""
+    """The worlds, as :mod:`motet.streams` knows code that may draw from the global random streams."""
 
     @property
     def measured(self) -> dict[int, Mapping[str, float]]:
@@ -126,7 +127,7 @@ class WorldBatch(Protocol):
     def turns(self) -> Sequence[Turn]:
         """Return one turn for each agent that acts now, in the order of the agents. The worlds decide which.
 
-        Masks are taken as the worlds give them; the adapters have checked theirs.
+        Masks are not checked here. The adapters of users' environments have checked them.
         """
         ...
 
@@ -185,8 +186,8 @@ def make_world_batch(
 def has_vector(env: Any) -> bool:
     """Whether an environment's class can make its worlds as arrays.
 
-    Only a ``vector`` that the class itself defines counts. One that is inherited, or forwarded by a wrapper, does not
-    include what the subclass or wrapper changes.
+    Only a ``vector`` that the class itself defines counts. An inherited ``vector``, or one that a wrapper forwards,
+    lacks what the subclass or wrapper changes.
     """
     return "vector" in vars(type(env))
 
@@ -382,7 +383,7 @@ def _metrics_of(world: Any) -> Mapping[str, Any]:
 
 
 def _number(world: Any, name: str, value: Any) -> float:
-    """Return a metric as a float; raise if it is not a number."""
+    """Return a metric as a float; raise if the metric is not a number."""
     if not is_number(value):
         raise WorldError(f"{type(world).__name__}: metrics() must return numbers by name, got {name!r}: {brief(value)}")
     return float(value)
@@ -430,7 +431,8 @@ class VectorWorlds:
         """Begin an episode in each of these worlds."""
         if len(seeds):
             self._streams.begin(seeds[0])
-        # Worlds that wait for a reset still play along with the others, because all may have to be at the same turn.
+        # Worlds that still wait for a reset are reset here too, and play along: all worlds may have to be at the same
+        # turn.
         idle = [world for world in self.over if world not in at]
         self._tell()
         self._vector.reset(np.array([*at, *idle]), [*seeds, *(seeds[0] for _ in idle)])
@@ -508,7 +510,7 @@ class VectorWorlds:
     def set_state(self, state: Any) -> None:
         """Continue from what ``get_state`` returned."""
         inner, owed, over, *rest = state
-        self._stage = rest[1] if len(rest) > 1 else None  # older checkpoints do not contain it
+        self._stage = rest[1] if len(rest) > 1 else None  # older checkpoints do not contain the stage
         self._tell()
         self._vector.set_state(inner)
         self._owed[...] = owed

@@ -1,8 +1,8 @@
-"""Coded models: states as compact arrays, humans with goals and given policies, and all robots as one mind.
+"""Coded models: states as compact arrays, humans with goals and given policies, and all robots as one agent, the mind.
 
-Algorithms that learn from a model's transitions need more than observations: also the successors of actions that were
-not taken. :class:`CodedModel` answers these questions. A :class:`StateSpace` is the space of its states, and
-passes the coded model to the acting and the learning half of an algorithm, which both have the space.
+Observations are not enough for an algorithm that learns from a model's transitions. It also needs the successors of
+actions that were not taken, which :class:`CodedModel` returns. A :class:`StateSpace` is the space of the model's
+states. The acting and the learning half of an algorithm both get this space, and find the coded model in it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
 
 
 class Bounded(dict[Any, Any]):
-    """A cache with a largest number of entries: the oldest half is dropped when it is full."""
+    """A cache with a maximum number of entries. When it is full, the older half of the entries is dropped."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Bounded(dict[Any, Any]):
         self.asked = self.found = 0
 
     def made(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the cached value of a key; compute it if it is not cached."""
+        """Return the cached value of a key; compute the value if it is not cached."""
         self.asked += 1
         try:
             value = self[key]
@@ -75,15 +75,16 @@ class CodedModel:
 
     Args:
         model: the model, or a factory of one.
-        humans: the humans' policies: a function ``(state, human, goal) -> probabilities``, or an object with such a
-            method ``policy``, for example a solution of a plan. None: the model's ``towards``; ``uniform``: all
-            actions are equally likely.
+        humans: the humans' policies: a function ``(state, human, goal) -> probabilities``, or an object whose method
+            ``policy`` is such a function, for example a solution of a plan. None: the model's ``towards``. ``uniform``:
+            all actions are equally likely.
         goals: the humans' goals with weights, as in ``motet.plan.solve``, or a sampler of goals. None: those of the
             model, listed if it lists them, else those that its ``possible_goal_sampler`` draws.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
-        believed_others_policy: what a human believes about the others, as in ``motet.plan.Humans``, or a solution of a
-            plan, by whose priors they act. None: they act uniformly.
+        believed_others_policy: what a human believes about the actions of the others, in the form that
+            ``motet.plan.Humans`` takes. A solution of a plan: the human believes that the others act by the priors of
+            this solution. None: it believes that they act uniformly.
 
     >>> from motet.worlds import Bushes
     >>> coded = CodedModel(Bushes(horizon=4))
@@ -125,7 +126,7 @@ class CodedModel:
         self._goals(goals)
         self.robot_actions: int = math.prod(self.actions[robot] for robot in self.robots)
         self.timed = offers(self.model, "transition_durations")
-        """Whether transitions have durations; without, each of them lasts 1."""
+        """Whether transitions have durations. If not, each transition lasts 1."""
         self._believed = _belief(self.humans, believed_others_policy)
         self._encoded = Bounded(200_000)
         self._numbers: dict[bytes, int] = {}
@@ -134,7 +135,7 @@ class CodedModel:
         return _remade, (Portable(self._given, "model of the world"),)
 
     def _goals(self, given: Any) -> None:
-        """Note the goals of the humans, in the order of the columns of rows; none if they can only be sampled."""
+        """Store the listed goals of the humans. If goals can only be sampled, no goals are listed."""
         self.given_goals: Any = given
         """The goals as ``ModelWorld`` takes them."""
         sampler = goal_sampler(self.model, given, self.humans, self.names)
@@ -153,7 +154,7 @@ class CodedModel:
             raise SettingError(f"goals must be given for each human, got none for {self.names[missing[0]]}")
         self._columns([by_human[human] for human in self.humans])
         self.sampler = GoalSampler(ListSampler(by_human), self.humans, self.names)
-        """Draws goals for all humans: from the list by weight, if they are listed."""
+        """Draws goals for all humans. Listed goals are drawn by weight."""
 
     def _columns(self, goals: list[Drawn]) -> None:
         self.goals = goals
@@ -189,8 +190,8 @@ class CodedModel:
     def encode(self, codes: NDArray[Any]) -> NDArray[np.float32]:
         """Return many states as numbers for a network: float32 [states, inputs].
 
-        Models with ``encode_codes(codes)`` do that at once. Without it, ``encode(state)`` is called for each new state,
-        or the code itself is taken.
+        If the model has ``encode_codes(codes)``, one call encodes all states. Otherwise ``encode(state)`` is called for
+        each new state. Without either method, the codes themselves are the numbers.
         """
         if offers(self.model, "encode_codes"):
             rows: NDArray[np.float32] = self.model.encode_codes(codes)
@@ -204,16 +205,16 @@ class CodedModel:
 
     @property
     def inputs(self) -> int:
-        """Number of inputs of a network."""
+        """Number of values that a network gets for a state."""
         return int(self.encode(self.code(self.first)[None]).shape[1])
 
     def numbers(self, codes: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of states, in the order of a search from the first one, for tables."""
+        """Return the index of each state in a table. States are indexed in the order in which a search finds them."""
         known = self.table()
         return np.array([known[code.tobytes()] for code in codes], np.int64)
 
     def table(self, most: int = 1_000_000) -> dict[bytes, int]:
-        """Return the numbers of all reachable states by their codes; raise if there are more than ``most``."""
+        """Return the index of each reachable state by its code; raise if there are more than ``most`` states."""
         if not self._numbers:
             found = {self.code(self.first).tobytes(): 0}
             waiting = [self.first]

@@ -58,7 +58,8 @@ class End(NamedTuple):
     If both are set, the segment counts as terminated.
     """
     reward: float | None = None
-    """The value that ``reward(agent)`` would return. A world that gives it here must clear the sum as that call does.
+    """The value that ``reward(agent)`` would return. A world that gives the value here must clear the sum, as that call
+    does.
 
     None: the actor calls ``reward(agent)``.
     """
@@ -91,7 +92,8 @@ class World(Protocol):
     can_save: bool = False
     """Whether ``get_state`` and ``set_state`` work."""
     stage_of: str | None = None
-    """The agent whose stage ``set_stage`` gets. None: the least advanced stage of all agents that have stages."""
+    """The agent whose stage ``set_stage`` gets. None: it gets the least advanced stage of all agents that have
+    stages."""
 
     def set_stage(self, stage: str) -> None:
         """Play this stage of a curriculum from the next reset on.
@@ -163,21 +165,22 @@ class World(Protocol):
         """
 
     def metrics(self) -> Mapping[str, float]:
-        """Return numbers that describe the episode, by name. Called when it is over; shown wherever metrics are.
+        """Return numbers that describe the episode, by name. Called when it is over. Shown together with other metrics.
 
-        Environments that are converted report them in ``info["metrics"]``.
+        Environments that :func:`as_world` converts report such numbers in ``info["metrics"]``.
         """
         return {}
 
     def get_state(self) -> Any:
         """Return everything that determines what happens next, for an exact resume.
 
-        Plain values can be saved in a run.
+        A run can save the state if it consists of plain values.
         """
         raise SettingError(f"{type(self).__name__} cannot save its state; check can_save first")
 
     def set_state(self, state: Any) -> None:
-        """Continue from what ``get_state`` returned in a world of the same settings. No reset is needed before."""
+        """Continue from what ``get_state`` returned in a world with the same settings. A reset beforehand is not
+        needed."""
         raise SettingError(f"{type(self).__name__} cannot restore a state; check can_save first")
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -201,9 +204,9 @@ class VectorWorld(Protocol):
     All worlds are at the same point of a turn: the same agents act simultaneously in each of them. The episodes of all
     agents of a world end together. Worlds do not influence each other: a world plays the same episode if it is alone.
 
-    If an environment's class defines ``vector(worlds)``, which returns a VectorWorld, actors drive its worlds through
-    that. Everywhere else the single environment is used. An inherited ``vector``, or one behind a wrapper, is ignored:
-    a subclass or wrapper that changes the rules of the single environment does not change those of the arrays.
+    If an environment's class defines ``vector(worlds)``, actors drive the worlds through the VectorWorld that this
+    method returns. Everywhere else the single environment is used. An inherited ``vector``, or one behind a wrapper, is
+    ignored: a subclass or wrapper that changes the rules of the single environment does not change those of the arrays.
     """
 
     agents: tuple[str, ...]
@@ -239,7 +242,7 @@ class VectorWorld(Protocol):
 
     @abstractmethod
     def act(self, actions: Sequence[Any]) -> None:
-        """Play an array of actions ``[K, ...]``, or a dict or tuple of them, for each agent of the group, in its order.
+        """Play an array of actions ``[K, ...]``, or a dict or tuple of them, for each agent, in the group's order.
 
         The caller has already reset all worlds that ended.
         """
@@ -261,7 +264,7 @@ class VectorWorld(Protocol):
         """Return which worlds the last ``act`` terminated and which it truncated, ``[K]`` each."""
 
     def metrics(self) -> Mapping[str, NDArray[Any]]:
-        """Return numbers that describe the present episode of each world, ``[K]`` by name.
+        """Return numbers that describe the present episode of each world: an array ``[K]`` for each name.
 
         Called when episodes have ended, before the reset; only the numbers of their worlds are read.
         """

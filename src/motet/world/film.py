@@ -45,10 +45,11 @@ Picture = npt.NDArray[np.uint8]
 
 
 def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
-    """Make the copy of a world that is filmed. Return it, and the reason if it cannot be made so that it draws.
+    """Make the copy of a world that is filmed. Return the copy and, if the copy cannot draw, the reason.
 
-    ``render_mode="rgb_array"`` is passed if the factory has that parameter, or takes any keyword. If it then raises,
-    because it does not know the mode or a package of the renderer is missing, the copy is made without the mode.
+    ``render_mode="rgb_array"`` is passed if the factory has that parameter, or takes any keyword. If the factory then
+    raises, because the world does not know the mode or a package of the renderer is missing, the copy is made without
+    the mode.
     """
     try:
         known = inspect.signature(factory).parameters.values()
@@ -65,7 +66,7 @@ def made_to_draw(factory: Callable[..., Any]) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _no_window() -> Iterator[None]:
-    """On a machine without a screen, keep SDL, with which many worlds draw, from printing an error about it."""
+    """Keep SDL, with which many worlds draw, from printing an error on a machine without a screen."""
     name = "SDL_VIDEODRIVER"
     if sys.platform != "linux" or any(os.environ.get(one) for one in (name, "DISPLAY", "WAYLAND_DISPLAY")):
         yield
@@ -87,7 +88,7 @@ class Film:
     """The frames of one episode: one each time all agents have had their turn.
 
     Args:
-        unable: why the world cannot draw, if known since it was made.
+        unable: why the world cannot draw, if that is already known.
     """
 
     def __init__(self, unable: str = "") -> None:
@@ -101,10 +102,10 @@ class Film:
         """Reason why there are no frames."""
 
     def capture(self, world: Any, group: Sequence[int] = ()) -> None:
-        """Draw the world if all agents have had their turn, and the frame is not one that is skipped.
+        """Draw the world if all agents have had their turn, unless this frame is one that is skipped.
 
         ``group`` has just acted; empty: the episode has just begun. A world that plays its own turns calls
-        ``each_turn`` when a turn is over, because the order of its agents does not show it.
+        ``each_turn`` when a turn is over, because the order of its agents does not show where a turn ends.
         """
         if hasattr(world, "each_turn"):
             if not group:
@@ -161,7 +162,7 @@ class Film:
 
 
 def _rgb(picture: Any) -> Picture:
-    """Return a picture as uint8 [height, width, 3]. One without colours, or with opacity, is converted."""
+    """Return a picture as uint8 [height, width, 3]. A picture without colours, or with opacity, is converted."""
     found = np.asarray(picture)
     if found.ndim == 2:
         found = np.repeat(found[:, :, None], 3, axis=2)
@@ -259,7 +260,8 @@ def check_video(path: Path) -> None:
 
 
 def write_gif(path: Path, pictures: Sequence[Picture], rate: float) -> None:
-    """Write pictures as a GIF. With at most 256 colours in all of them together, none is changed, and it is faster."""
+    """Write pictures as a GIF. If all pictures together have at most 256 colours, no colour changes, and writing is
+    faster."""
     from PIL import Image
 
     codes = [picture[..., :3].astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for picture in pictures]

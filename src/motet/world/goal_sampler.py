@@ -1,8 +1,8 @@
 """Goals that can only be sampled: too many to list, or with continuous parameters.
 
 A *sampler* draws a goal g with probability p_g and gives it a weight w_g. It has ``sample(state, human)``, which
-returns ``(goal, weight)``, or a goal whose weight is then 1. A list of goals with the weights p_g * w_g says the same,
-where there is one.
+returns ``(goal, weight)``, or a goal whose weight is then 1. Where the goals can be listed, a list of them with the
+weights p_g * w_g means the same.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def is_sampler(given: Any) -> bool:
 class GoalSampler:
     """Draws goals for the humans from a user's sampler. What it draws is a function of the state and a seed.
 
-    A sampler whose ``sample`` has a parameter ``rng`` gets a generator for it. Any other may draw from ``random`` and
-    ``numpy.random``, which are started from the seed for it. A generator that the sampler keeps by itself is not: with
-    one, runs do not repeat.
+    If ``sample`` has a parameter ``rng``, it gets a generator with this seed. Otherwise it may draw from ``random`` and
+    ``numpy.random``, which start from this seed. A generator that the sampler keeps itself does not start from the
+    seed: runs with such a sampler are not reproducible.
 
     Args:
         sampler: the user's sampler.

@@ -41,7 +41,7 @@ class EpisodeMetrics:
         self._left_out: set[str] = set()
 
     def add(self, info: Any, who: str = "") -> None:
-        """Add the metrics of an info; ``who``: the agent that they belong to, if the world has several."""
+        """Add the metrics of an info; ``who``: the agent to which they belong, if the world has several agents."""
         given = info.get("metrics")
         if not isinstance(given, Mapping):
             self._leave_out(who, "", "a dict of numbers by name", given)

@@ -1,4 +1,4 @@
-"""Models as worlds: what can be planned with can also be played, filmed, evaluated and trained in.
+"""Models as worlds: a model for planning can also be played, filmed, evaluated and trained in.
 
 A model gives the successors of a joint action with their probabilities (see ``motet.plan.Model``). :class:`ModelWorld`
 draws one of them at each step, so the world cannot differ from the model that a plan was computed for.
@@ -100,7 +100,7 @@ class ModelWorld(World):
     Rewards are those of ``model.transition_rewards``. If the model has none, or ``goals`` is given, a goal is drawn for
     each human at the reset, by weight. The human gets a reward of 1 at the first step that leads to a state in which
     its goal holds. All other agents get the sum of the humans' rewards. So the expected return of a human that acts by
-    a plan is its attainment V_he.
+    a plan is the attainment V_he of its goal (``docs/plan.md``).
 
     All agents act at each step, unless the model has ``acts(state, agent)``. An episode terminates in a terminal state.
 
@@ -110,7 +110,8 @@ class ModelWorld(World):
             which returns ``(goal, weight)``. None: the model's rewards; if it has none, its ``goals(human)``, its
             ``possible_goal_generator`` or its ``possible_goal_sampler``.
         turns: truncate episodes after this many steps. None: no limit.
-        plan: a solution of the model, of which pictures show the power of the humans and the policies of the robots.
+        plan: a solution of the model. Pictures then also show its values: the power of the humans and the policies of
+            the robots.
 
     >>> from motet.worlds import Bushes
     >>> world = ModelWorld(Bushes(horizon=3))
@@ -311,7 +312,7 @@ class ModelWorld(World):
     def goal_of(self, observation: Any, agent: str) -> Any:
         """Return the goal that a human's observation shows; None for an agent without goals.
 
-        Where goals are sampled it is found only if it is the one of this episode.
+        If goals are sampled, a goal is found only if it was drawn for this episode.
         """
         index = self._index(agent)
         of_this_episode = [goal for agent, goal in self._goal.items() if agent == index]
@@ -523,7 +524,7 @@ def _state_code(model: Any, state: Any, keys: Sequence[Any]) -> _OfModel | _Numb
 
 
 def leaves(state: Any, form: Any) -> list[Any]:
-    """The numbers of a state that has the form of another one."""
+    """Return the numbers of a state in their order; raise unless the state has the form of ``form``."""
     if isinstance(state, tuple) and isinstance(form, tuple) and len(state) == len(form):
         return [leaf for part, like in zip(state, form, strict=True) for leaf in leaves(part, like)]
     if isinstance(state, bytes) and isinstance(form, bytes) and len(state) == len(form):
@@ -537,7 +538,7 @@ def leaves(state: Any, form: Any) -> list[Any]:
 
 
 def refilled(form: Any, numbers: Any) -> Any:
-    """A state of the same form, from an iterator over its numbers."""
+    """Return a state of a given form, with the numbers of an iterator."""
     if isinstance(form, tuple):
         return tuple(refilled(part, numbers) for part in form)
     if isinstance(form, bytes):

@@ -108,7 +108,7 @@ class ObjectEnvironment:
         return learners
 
     def lacks(self, agent: Any) -> list[str]:
-        """Return the methods that an agent needs to be played and does not have."""
+        """Return the methods that motet needs to play an agent, and that the agent lacks."""
         return [name for name in ("pov", "act", "is_done") if not offers(agent, name)]
 
     def observation_space(self, agent: str) -> Any:

@@ -253,7 +253,7 @@ class InTurn(_Adapter):
 
     def _begin(self) -> None:
         super()._begin()
-        self._asked = [0.0] * len(self.agents)  # the part of _cumulative_rewards already given out
+        self._asked = [0.0] * len(self.agents)  # the part of _cumulative_rewards that reward() has returned
         self._acted = [False] * len(self.agents)
         self._seen_last: tuple[int, int, Any] = (-1, -1, None)  # agent, step, observation
 

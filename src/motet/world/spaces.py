@@ -20,7 +20,7 @@ __all__ = ["InvalidValue", "action_checker", "flattened_picture", "freeze", "obs
 
 
 class InvalidValue(Exception):
-    """Describes a value that does not fit its space. The adapter adds agent, step and seed."""
+    """Raised for a value that does not fit its space. The adapter adds agent, step and seed to the message."""
 
 
 def observation_caster(space: Space[Any], what: str) -> Callable[[Any], Any]:

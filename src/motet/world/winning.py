@@ -18,7 +18,7 @@ WonBy = Literal["end", "total"]
 
 
 def decide(advantage: float, margin: float) -> int:
-    """Return 1 for a win, 0 for a draw and -1 for a loss, given the own score minus that of the opponent.
+    """Return 1 for a win, 0 for a draw and -1 for a loss, given a player's score minus that of its opponent.
 
     >>> decide(3.0, margin=2.0), decide(2.0, margin=2.0), decide(-3.0, margin=2.0)
     (1, 0, -1)
@@ -51,7 +51,7 @@ class WinRule:
 
     @classmethod
     def resolved(cls, env: Any, won_by: WonBy | None = None, margin: float | None = None) -> WinRule:
-        """Return the rule for an environment: what is given, else what it declares, else the total without a margin."""
+        """Return the given rule, else the rule that the environment declares, else total rewards without a margin."""
         by, least = _declared(env, "won_by"), _declared(env, "winning_margin")
         if by not in (None, "end", "total"):
             raise SettingError(f"won_by must be 'end' or 'total', got {by!r}")
@@ -65,6 +65,6 @@ class WinRule:
 
 
 def _declared(env: Any, name: str) -> Any:
-    """Return an attribute of an environment, also from behind wrappers that do not forward attributes."""
+    """Return an attribute of an environment, even if wrappers around it do not forward attributes."""
     found = getattr(env, name, None)
     return getattr(getattr(env, "unwrapped", env), name, None) if found is None else found

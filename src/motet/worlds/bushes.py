@@ -45,7 +45,7 @@ class Bushes:
         map: the grid as text: ``H`` human, ``R`` robot, ``.`` a tile, ``0`` to ``9`` a tile of that density. Agents are
             numbered by rows.
         density: density of all tiles that the map gives no digit for, those of the agents included.
-        thickest: the density that no human can enter.
+        thickest: the density of a tile that no human can enter.
         horizon: number of steps in an episode.
 
     >>> from motet.plan import Robot, enumerate_states, solve
@@ -151,7 +151,7 @@ class Bushes:
 
     @property
     def possible_goal_generator(self) -> Any:
-        """The goals, in the form that selects the convention "stay": one that holds counts if it does so again."""
+        """The goals. A plan that finds them here uses the convention "stay" for goals that hold already."""
         return lambda state, human: self.goals(human)
 
     def towards(self, state: State, human: int, goal: Reach) -> NDArray[np.float64]:
@@ -179,7 +179,7 @@ class Bushes:
         return np.concatenate([grown, standing.reshape(-1), [left]], dtype=np.float32)
 
     def encode_codes(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        """Return many states, each given by its numbers in order, as :meth:`encode` does for one of them."""
+        """Encode many states, each given as its numbers in order; :meth:`encode` encodes a single state."""
         agents, size = len(self.agents), self.height * self.width
         rows = np.zeros((len(codes), (1 + agents) * size + 1), np.float32)
         np.divide(codes[:, 1 + agents :], np.float32(self.thickest), out=rows[:, :size])
@@ -189,7 +189,7 @@ class Bushes:
         return rows
 
     def decode(self, observation: NDArray[np.float32]) -> State:
-        """Return the state that :meth:`encode` was given."""
+        """Return the state of an array: the inverse of :meth:`encode`."""
         size = self.height * self.width
         grown = np.rint(np.asarray(observation[:size], np.float64) * self.thickest).astype(int)
         standing = np.asarray(observation[size:-1]).reshape(len(self.agents), size).argmax(axis=1)

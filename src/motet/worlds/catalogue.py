@@ -26,7 +26,8 @@ WORLDS = {
 
 
 _PLAIN = ("env", "raw_env", "parallel_env", "aec_env", "make_env", "make")
-"""Names of factories that say nothing about the world; in PettingZoo the module is the name."""
+"""Names of factories that say nothing about the world. The factories of PettingZoo have them: the module names the
+world."""
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:
@@ -59,7 +60,7 @@ def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Call
 
 
 def name_hint(name: str) -> str:
-    """What to write for an environment of Gymnasium or PettingZoo that is given as in these libraries; else empty.
+    """A hint for a name that Gymnasium or PettingZoo uses: how to write it here. Empty for any other name.
 
     >>> name_hint("CartPole-v1"), name_hint("pettingzoo.classic.rps_v2"), name_hint("maze")
     ('for a Gymnasium environment write gym:CartPole-v1', 'write pettingzoo.classic.rps_v2:parallel_env', '')

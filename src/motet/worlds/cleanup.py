@@ -11,8 +11,8 @@ phases of a turn are:
    its actions have no effect. Zaps are simultaneous: two agents can zap each other, and an agent that is hit still
    cleans in that turn.
 3. Nature. Agents whose time out is over return on a random free tile. With probability ``waste`` one clean river tile
-   is polluted. Each empty orchard tile grows an apple with probability ``growth * (1 - pollution / threshold)``, which
-   is zero from ``threshold`` on; pollution is the polluted share of the river.
+   is polluted. Each empty orchard tile grows an apple with probability ``growth * (1 - pollution / threshold)``.
+   Pollution is the polluted share of the river; if it is ``threshold`` or more, no apples grow.
 
 A step takes one action of every agent and returns observations and rewards. The world is stored in ``_planes``, one
 byte plane per channel padded by the radius, so that an observation is one strided copy, and in ``_who``, the agent on
@@ -78,7 +78,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         turns: number of turns in an episode.
         waste: probability per turn that one clean river tile is polluted.
         growth: probability per turn that an apple grows on an empty orchard tile while the river is clean.
-        threshold: polluted share of the river from which on no apples grow.
+        threshold: polluted share of the river at and above which no apples grow.
         reach: length of a beam in tiles.
         zap_cost: reward that an agent loses when it zaps.
         zapped_cost: reward that an agent loses when it is zapped.
@@ -224,7 +224,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return picture
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     # Inspecting and arranging the grid
 
@@ -404,7 +404,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def _rays(self, index: int, beam: int, stops: bytearray, base: int) -> list[int]:
         """Draw an agent's three rays; return the tiles at which they hit a byte that is set in ``stops``.
 
-        The byte of a tile is at ``base`` plus its index; a ray ends at the first one that is set.
+        The byte of a tile is at ``base`` plus the tile's index. A ray ends at the first tile whose byte is set.
         """
         planes = self._planes
         facing = self._facing[index]

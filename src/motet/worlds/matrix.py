@@ -128,7 +128,7 @@ class MatrixGame(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return picture
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def get_state(self) -> WorldState:
         """Return everything that determines what happens next, as nested tuples of plain values."""

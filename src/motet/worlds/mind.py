@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OneMind", "UniformHumans"]
 
 ByStage = float | Mapping[str, float]
-"""A number, or one for each stage of the robot, by name."""
+"""A number, or a number for each stage of the robot by the stage's name."""
 
 
 class OneMind(World):
@@ -33,20 +33,24 @@ class OneMind(World):
 
     Args:
         model: the model, or a factory of one.
-        humans: the policies of the humans: a function ``(state, human, goal) -> probabilities``, or an object with such
-            a method ``policy``, for example a solution of a plan. None: the model's ``towards(state, human, goal)``.
+        humans: the policies of the humans: a function ``(state, human, goal) -> probabilities``, or an object whose
+            method ``policy`` is such a function, for example a solution of a plan. None: the model's
+            ``towards(state, human, goal)``.
         goals: the humans' goals with weights, as in ``motet.plan.solve``. None: those of the model.
         human_epsilon: probability with which a human takes a random action; or its value in each stage of the robot,
             by the name of the stage. Without a stage, as in evaluations, the last value is used.
         goal_resample_prob: probability with which a human whose goal does not hold draws a new goal after a step; or
-            its value in each stage. It decides how the humans act, not the reward, which is for the goals of the reset.
-        achieved_resample_prob: the same for a human whose goal holds.
+            its value in each stage. A new goal changes how the human acts. It does not change the reward, which is for
+            the goals drawn at the reset.
+        achieved_resample_prob: probability with which a human whose goal holds draws a new goal after a step; or its
+            value in each stage.
         turns: truncate episodes after this many steps. None: no limit.
         human_agents: indices of the humans; None: those of the model.
         robot_agents: indices of the robots; None: those of the model. Other agents take action 0.
-        believed_others_policy: what humans whose policies are learned (``attain``) believe about the others, as in
-            ``motet.plan.Humans``: a function ``(state, agent, action) -> [(probability, profile)]``, or a solution of a
-            plan, by whose priors they act. None: they act uniformly.
+        believed_others_policy: what humans whose policies are learned (``attain``) believe about the actions of the
+            others, as in ``motet.plan.Humans``: a function ``(state, agent, action) -> [(probability, profile)]``. A
+            solution of a plan: they believe that the others act by the priors of this solution. None: they believe that
+            the others act uniformly.
 
     >>> from motet.worlds import Bushes
     >>> world = OneMind(Bushes(horizon=3))
@@ -98,7 +102,7 @@ class OneMind(World):
         self._redrawn.clear()
 
     def _staged(self, name: str, given: ByStage) -> float:
-        """Check a probability that may differ between stages; return that of the last one."""
+        """Check a probability that may differ between stages; return its value in the last stage."""
         by_stage = given if isinstance(given, Mapping) else {"": given}
         if not by_stage:
             raise SettingError(f"{name} must have a value for each stage, got none")
@@ -108,7 +112,7 @@ class OneMind(World):
         return list(values.values())[-1]
 
     def set_stage(self, stage: str) -> None:
-        """Let the humans act as they do in a stage of the robot, where that differs between stages."""
+        """Use the probabilities of a stage of the robot, as far as they differ between stages."""
         for name, values in self._by_stage.items():
             if stage not in values:
                 raise SettingError(f"{name} must have a value for each stage, got {', '.join(values)} without {stage}")

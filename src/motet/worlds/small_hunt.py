@@ -2,7 +2,7 @@
 
 The rules are those of :class:`~motet.worlds.TreasureHunt`; agents act in turn. As a model for planning, a transition
 moves one agent: the state says whose move it is, and the actions of the others have no effect. So an exact best
-response has the same information as a learner: the moves that other agents made before it in the same turn.
+response knows as much as a learner: both know the moves that other agents made earlier in the turn.
 """
 
 from __future__ import annotations

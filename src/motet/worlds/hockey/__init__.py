@@ -1,4 +1,5 @@
-"""Hockey: two players, one puck, two goals. Spaces are like those of the laser-hockey environment; rules differ.
+"""Hockey: two players, one puck, two goals. The spaces are like those of the laser-hockey environment; the rules
+differ.
 
 A turn is 1/50 second. Both players act simultaneously with four numbers from -1 to 1: force along x and y, torque, and
 whether to shoot. A player is a disc that stays in its own half and turns by up to 60 degrees to either side of straight
@@ -59,7 +60,8 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     won_by: ClassVar[str] = "end"
     """The rewards of the last turn decide the winner."""
     winning_margin: ClassVar[float] = 10.0
-    """A larger difference of these rewards is a win. A goal is enough; a difference in distance to the puck is not."""
+    """A player wins if its reward exceeds the other's by more than this. A goal is enough; being nearer to the puck is
+    not."""
     metadata: ClassVar[dict[str, Any]] = {"name": "hockey_v0", "render_modes": ["rgb_array"], "render_fps": 50}
 
     scripted: ClassVar[Mapping[str, Callable[[], Policy]]] = MappingProxyType({"weak": Weak, "strong": Strong})
@@ -120,7 +122,7 @@ class Hockey(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return None if self.render_mode is None else draw(self._games.values[:, 0])
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def get_state(self) -> WorldState:
         """Return everything that determines what happens next, as nested tuples of plain values."""

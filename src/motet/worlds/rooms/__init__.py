@@ -290,7 +290,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return draw(self.plan, state)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     # The rules
 
@@ -311,7 +311,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         there = here + offset
         if plan.walls[there]:
             return _Move(1 << here, here, -1, -1, 0)
-        beyond = there + offset  # inside the map: there is not a wall, so not on the border
+        beyond = there + offset  # inside the map, because ``there`` is not a wall and so not on the border
         tiles = 1 << here | 1 << there | (1 << beyond if plan.blocks else 0)
         stay = _Move(tiles, here, -1, -1, 0)
         if there in agents:
@@ -345,7 +345,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
     def _in_every_order(
         self, state: State, moves: Sequence[_Move], actions: Sequence[int]
     ) -> list[tuple[float, tuple[Any, ...]]]:
-        """Return the outcomes (without the step) of moves some of which interact, over all orders of these."""
+        """Return the outcomes (without the step) of moves, over all orders of the moves that interact."""
         asked = (*state[1:], *actions)
         if (known := self._touched.get(asked)) is not None:
             return known

@@ -162,7 +162,7 @@ class TreasureHunt(AECEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return picture
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     # The fast path
 
