@@ -454,7 +454,7 @@ def test_invalid_settings_are_refused():
     }.items():
         with pytest.raises(SettingError, match=why):
             EvaluationSettings(**{wrong: 0})
-    with pytest.raises(SettingError, match=r"settings must be some of episodes, .*, got episode"):
+    with pytest.raises(SettingError, match=r"settings must be valid, got episode \(did you mean episodes\?\)"):
         motet.evaluate("matrix", "random", episode=3)
     with pytest.raises(SettingError, match="limits are only valid with isolate=True"):
         motet.evaluate("matrix", "random", limits=PolicyLimits())

@@ -262,7 +262,7 @@ def test_a_script_without_a_main_guard_gets_an_explanation(tmp_path):
     (tmp_path / "script.py").write_text(script)
     done = run_script(tmp_path)
     assert done.returncode == 1
-    assert "WorkerLostError" in done.stderr
+    assert "ChildError: processes cannot be started: the script calls motet without a main guard" in done.stderr
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
