@@ -21,7 +21,8 @@ Controller = Literal["pids", "memory"]
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _REMOVE_S = 1.0
-# By controller, the files with the limits that are set: of version 1, and of version 2. The first of them must exist.
+# By controller, the files that hold a group's limits: those of version 1, then those of version 2. The first file of a
+# version must exist.
 _LIMITS = {
     "pids": (("pids.max",), ("pids.max",)),
     "memory": (("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), ("memory.max",)),
@@ -33,7 +34,8 @@ class PolicyGroup:
 
     Args:
         controller: what is limited. In version 2 of control groups, all controllers share one group.
-        mark: number that makes its name unique, so that others can remove it: the mark of the policy.
+        mark: the mark of the policy. It makes the group's name unique, and lets other processes find and remove the
+            group.
         limit: maximum number of threads and processes, or of bytes.
     """
 
@@ -80,7 +82,7 @@ def _counted(controller: Controller, event: str, mark: int, root: Path) -> int:
 
 
 def remove_groups(mark: int, root: Path = _ROOT) -> None:
-    """Remove the groups with this mark, if there are any. Their processes must be dead."""
+    """Remove the groups with this mark, if there are any. The processes in these groups must be dead."""
     deadline = time.monotonic() + _REMOVE_S
     controllers: tuple[Controller, ...] = ("pids", "memory")
     for controller in controllers:
@@ -115,7 +117,8 @@ def _name(mark: int) -> str:
 
 
 def _home(controller: Controller, root: Path) -> tuple[Path, int]:
-    """Return the group that this process is in, and the version of control groups. Raises OSError without limits."""
+    """Return the group under which groups can be created, and the version of control groups. Raises OSError if there is
+    none."""
     for line in _MEMBERSHIP.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

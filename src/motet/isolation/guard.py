@@ -65,7 +65,7 @@ class Output:
         self._memory = memoryview(mailbox.output.data)
 
     def read(self) -> bool:
-        """Read what is there. Return False at the end of the output."""
+        """Read the output that has arrived. Return False at the end of the output."""
         at = self._written % len(self._memory)
         count = os.readv(self.fd, [self._memory[at:]])
         self._written += count

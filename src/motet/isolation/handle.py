@@ -58,7 +58,7 @@ class PolicyProcess:
 
     def _listen(self) -> tuple[str, str] | None:
         """Read the messages of the guard."""
-        gone = self._child.exit is not None  # read before the pipe, which then holds all messages sent before the end
+        gone = self._child.exit is not None  # looked up before the pipe is read: it then holds all messages
         while self._pipe.poll(0):
             try:
                 kind, value = _guard.unpack(self._pipe.recv_bytes(64))
@@ -84,7 +84,8 @@ class PolicyProcess:
         return "died", "killed together with its guard" if self._start.guarded or code is None else _ending(code)
 
     def refused_a_task(self) -> tuple[str, str] | None:
-        """Return the failure, as cause and detail, if the kernel refused a thread or a process to the policy."""
+        """If the kernel refused a thread or a process to the policy, return this failure as cause and detail; else
+        None."""
         if not self._start.guarded:
             return None
         refused = refused_a_task(self._start.mark)  # checked before the guard ends, because it then removes the group

@@ -41,7 +41,7 @@ def carry_mark(mark: int) -> None:
 
 
 def end_marked(which: Callable[[int], bool], patience_s: float, timeout_s: float) -> list[int]:
-    """Wait until no process has such a mark, and kill those that are left after ``patience_s``.
+    """Wait until no process has such a mark. Kill the processes that still have one after ``patience_s``.
 
     Returns the process ids that are still there after ``timeout_s``. Only on Linux; elsewhere there are no marks.
     """
@@ -65,7 +65,7 @@ def _marked(which: Callable[[int], bool]) -> list[int]:
 
 
 def _mark_of(pid: str) -> int:
-    """Return the mark of a process; 0 if it has none, or is dead, also if it was not waited for."""
+    """Return the mark of a process; 0 if the process has no mark or is dead, even if its parent has not reaped it."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/limits") as file:
         line = next((line for line in file if line.startswith(_LINE)), "")
         mark = int(line.split()[-2])  # "unlimited" is not a number

@@ -72,7 +72,7 @@ class Seats:
     """The seats of one player, and the settings of the world that it may see."""
 
     agents: Mapping[str, int]
-    """Index of each of its agents in the world, by name."""
+    """Index in the world of each agent that the player acts for, by name."""
     observation_spaces: tuple[Any, ...]
     action_spaces: tuple[Any, ...]
     masked: tuple[bool, ...]

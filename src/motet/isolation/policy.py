@@ -1,12 +1,12 @@
 """IsolatedPolicy: a policy that runs in a separate process, with limits. Its failure does not affect other processes.
 
-A deadline counts elapsed time, without the time spent waiting for a core; CPU time has a limit of its own (``cpu_s``).
-After a failure the caller decides how the game continues: in evaluations a stand-in plays on
+A deadline counts elapsed time, without the time that the policy waits for a core. CPU time has a separate limit
+(``cpu_s``). After a failure the caller decides how the game continues: in evaluations a stand-in plays on
 (``evaluation/episode.py``), in training the episode breaks off and the partner is replaced (``training/partners.py``).
 
 The policy is made in its process from a :class:`~motet.policy.PolicySpec`. The parent sends observations and masks and
-receives actions through shared memory that only the two use; both sides wait on bells. Asking does not wait. So several
-policies can be asked first and awaited afterwards, and they compute at the same time:
+receives actions through shared memory that only these two processes use. Both wait on bells. Asking does not wait. So
+several policies can be asked first and awaited afterwards, and they compute at the same time:
 
 >>> from gymnasium.spaces import Box, Discrete
 >>> spec = PolicySpec("motet.policy:ConstantPolicy", {"action": 2})
@@ -74,7 +74,7 @@ _MOST_STRAYS = 100
 _DEFAULTS = PolicyLimits()
 _GUARDED = sys.platform == "linux"
 _BY_KERNEL = True
-"""Whether the kernel enforces limits where it can. (Tests of the other way set it to False.)"""
+"""Whether the kernel enforces limits where it can. Tests of the limits that the guard enforces set this to False."""
 
 
 def sandbox_gaps() -> tuple[str, ...]:

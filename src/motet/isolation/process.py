@@ -101,7 +101,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
             os.mkdir(start.sandbox.folder, 0o700)
         threading.Thread(target=drain, args=(Output(out_r, mailbox),), daemon=True).start()
         _live(mailbox, pipe, start, out_w, keep=(out_r,))
-    os.setpgid(0, 0)  # see Guard
+    os.setpgid(0, 0)  # a separate process group: the docstring of Guard says why
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # set while this process still dies with its parent, because the parent looks for marks at the end
     carry_mark(start.mark)

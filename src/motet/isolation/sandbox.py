@@ -1,9 +1,10 @@
 """The sandbox of a policy process: Landlock, seccomp, no new privileges, no capabilities, all enforced by the kernel.
 
 The functions are called in the process that gives up rights, before any code of the policy is loaded. The process
-cannot get these rights back, even as root. There are two layers, which complement each other: Landlock restricts
-which files may be opened, and seccomp restricts which system calls may be made. The packages on PyPI for these support
-only one of the two, and are young or need a system library. Only a few calls are needed, so they are made directly.
+cannot get these rights back, even as root. There are two layers, which complement each other: Landlock restricts which
+files may be opened, and seccomp restricts which system calls may be made. Each package on PyPI for such a sandbox
+supports only one of the two layers, and is young or needs a system library. Only a few calls are needed, so they are
+made directly.
 
 A refused call fails as usual, with ``PermissionError``.
 """
@@ -121,7 +122,7 @@ def can_limit_folders() -> bool:
 def lower_limits(open_files: int, file_bytes: int | None = None) -> None:
     """Limit the number of open files and the size of a file, and forbid core files, so that not even root can undo it.
 
-    For every policy process, sandboxed or not.
+    This applies to every policy process, sandboxed or not.
     """
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))

@@ -32,7 +32,7 @@ class PolicyUsage:
     """
 
     memory_bytes: int = 0
-    """Largest private memory of one process with its descendants, among the measurements, at most one per second."""
+    """Largest measured private memory of one process with its descendants. Memory is measured at most once a second."""
     cpu_s: float = 0.0
     """CPU time of all processes, in seconds, up to the last measurement."""
     started: int = 0
@@ -40,7 +40,7 @@ class PolicyUsage:
     replaced: int = 0
     """Number of processes that were started because one had failed."""
     start_s: float = 0.0
-    """Seconds until the policy was made, the longest time."""
+    """Longest time in seconds until the policy was made."""
     resets: int = 0
     reset_s: float = 0.0
     """Seconds of all resets together."""
@@ -146,7 +146,7 @@ def private_bytes(pid: int, shared: int = 0) -> int:
 
 
 class MemoryWatch:
-    """Follows the memory of some processes against a limit, quickly even if they have many mappings.
+    """Compares the memory of some processes with a limit, quickly even if the processes have many mappings.
 
     The kernel counts the resident memory of a process, but pages shared with the process that forked it are included.
     An exact measurement walks through all mappings and takes long if there are many. So the memory is estimated, from

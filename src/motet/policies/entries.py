@@ -86,11 +86,13 @@ class Entry:
     isolate: bool | None = None
     """Whether the policy runs in a separate process. None: as set for the evaluation."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """The strictest sandbox of the run's partners in training. An evaluation uses it unless it sets one itself."""
+    """The strictest sandbox of the run's partners in training. An evaluation uses it unless the evaluation sets a
+    sandbox."""
     limits: PolicyLimits | None = None
-    """The limits of the run's partners in training, if all had the same. Used unless the evaluation sets limits."""
+    """The limits of the run's partners in training, if all partners had the same limits. An evaluation uses them unless
+    the evaluation sets limits."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
-    """How the policy is made, by agent. A run has a separate policy for each of its agents."""
+    """How the policy of each agent is made, by agent: a run has a separate policy for each of its agents."""
     source: str = ""
     """The user's text for the policy, for reports."""
     key: str = ""
@@ -467,7 +469,7 @@ def checkpoint_folder(path: Path, step: int | None) -> tuple[RunDirectory, Path]
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """Return a flat vector for each agent of a checkpoint, which begins with the agent's weights. Nothing is
+    """Return one flat vector for each agent of a checkpoint; it begins with the agent's weights. Nothing is
     unpickled."""
     found = {}
     for name, stem in read_notes(folder)["files"].items():

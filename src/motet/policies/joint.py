@@ -1,4 +1,4 @@
-"""Policies on several seats: joint policies, shared teams, and copies that share a process.
+"""Policies on several seats: joint policies, shared teams, and copies of a policy that share a process.
 
 Each becomes one :class:`Policy` over dict spaces, so that callers, in the same process or another, need no special
 case. The observation says which agents are asked, and holds their observations and masks. The action has an entry for
@@ -81,7 +81,8 @@ def joint_question(
 class JointPolicies:
     """Several seats of one policy, as one Policy over dict spaces.
 
-    A joint policy or a shared team gets the seed unchanged; each copy gets a seed derived from its position.
+    A joint policy or a shared team gets the seed unchanged. If each seat has a separate object, the object gets a seed
+    derived from the seed and the position of the seat.
 
     Args:
         specs: how the policy is made, by seat.

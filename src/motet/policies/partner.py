@@ -55,7 +55,8 @@ class Partner:
     trust: bool = False
     """If the policy is a run: allow it to name algorithms outside of motet, whose code is then imported and run."""
     copy: str = ""
-    """If the policy is a run: the folder in the new run's directory that holds the copy of it. Set by motet."""
+    """If the policy is a run: the folder in the new run's directory that holds the copy of the given run. Set by
+    motet."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -60,7 +60,8 @@ def constant(action: Any, action_space: Space) -> ConstantPolicy:
 
 
 class Forager:
-    """Walks to the nearest visible gem or food in the treasure hunt, avoiding bones; without any it walks randomly."""
+    """Walks to the nearest visible gem or food in the treasure hunt and avoids bones. Walks randomly if it sees
+    neither."""
 
     _STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 

@@ -1,8 +1,8 @@
 """Teams: policies of two levels. A team object is made from a description of the world and gives a policy per agent.
 
-The team object is made from a :class:`~motet.policy.WorldDescription`, translated first if the project has other
-classes. The objects that ``agent_policy`` returned get the observations and return the actions. Unless a team is
-shared, every agent has a separate team object, whether it has a separate process or not.
+The team object is made from a :class:`~motet.policy.WorldDescription`. A translator first converts the description if
+the team's project uses other classes. The objects that ``agent_policy`` returned get the observations and return the
+actions. Unless a team is shared, every agent has a separate team object, whether it has a separate process or not.
 
 Teams take no seed. They draw from the global random streams and from their spaces. So each team object has separate
 streams (:mod:`motet.streams`), like other policies, and a generator for its spaces. They start
@@ -101,7 +101,7 @@ class TeamPolicy:
 
     @contextmanager
     def _making(self) -> Iterator[None]:
-        """Draw from streams that start from the fixed seed within the block, and from the team's own after it."""
+        """Within the block, draw from streams that start from the fixed seed; after it, from the team's own streams."""
         rng = self._rng
         before: Any = None if rng is None else rng.bit_generator.state
         self._seed_spaces(MADE)
@@ -273,7 +273,7 @@ def _made_or_team(spec: PolicySpec, offered: Mapping[str, Any]) -> Any:
 
 
 def shared_policy(spec: PolicySpec, seats: Mapping[str, int], offered: Mapping[str, Any]) -> JointPolicy:
-    """Make one object for all its agents: a joint policy or a shared team."""
+    """Make the one object of a joint policy or a shared team, which acts for all of its agents."""
     factory = spec.resolved()
     kind = spec.kind or kind_of(factory)
     if kind == "agent" and isinstance(factory, type):

@@ -47,15 +47,15 @@ class Counters(NamedTuple):
     appended: int
     """Rows written, including final rows."""
     sampled: int
-    """Transitions, or sequences, handed out by ``sample``."""
+    """Number of transitions, or sequences, handed out by ``sample``."""
     consumed: int
-    """Transitions handed out by ``take``."""
+    """Number of transitions handed out by ``take``."""
     redrawn: int
     """Draws repeated because a writer overwrote the row while it was copied."""
     overwritten_unread: int
     """Rows overwritten before they were part of any batch."""
     late_priorities: int
-    """Priorities given for rows that had been overwritten."""
+    """Number of priorities that were given for rows that had been overwritten."""
     broken: int
     """Segments without an end, because a writer died or was interrupted. No transition starts at their last row."""
     waits: int
@@ -126,7 +126,7 @@ class Reader(_native.LaneReader):
         """
         if not self._once:
             raise SettingError("take is not valid in a replay with once=False; use sample, or make it with once=True")
-        # Beside the fragment a lane holds the frames before it, the row after it, and the final row of an episode,
+        # Besides the fragment, a lane holds the frames before it, the row after it, and the final row of an episode,
         # which the writer appends together with the episode's last step.
         lane_rows = self._replay.spec.lane_capacity
         room = lane_rows - self._n_frames - 1
@@ -317,8 +317,8 @@ class Replay:
     def writer(self, lane: int = 0, *, timeout_s: float = 60.0, goes_on: bool = False) -> Writer:
         """Take over a lane. The previous writer, if any, must be dead; its unfinished episode is marked as broken off.
 
-        ``timeout_s`` is the longest wait of an append for room (only if rows are read once). With ``goes_on`` the next
-        row belongs to the unfinished episode, because the world continues exactly where it was.
+        ``timeout_s`` is the longest wait of an append for room (only if rows are read once). With ``goes_on`` the
+        unfinished episode continues with the next row. This is for a world that continues exactly where it was.
         """
         row = self._row
         return Writer(self._lane(lane), row.native, row.roots, row.bytes, row.hash, timeout_s, goes_on)

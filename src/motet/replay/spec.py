@@ -164,7 +164,8 @@ class Row:
         ]  # fmt: skip
 
     def arrays(self, nests: Mapping[str, Nest]) -> list[npt.NDArray[Any] | None]:
-        """Return for each leaf its array in these nests, which are given by root; None for a missing array."""
+        """Return the array of each leaf of the row. ``nests`` holds a nest for each root field; None: the array is
+        missing."""
         found = []
         for leaf in self.leaves:
             nest = nests.get(leaf.root)
@@ -174,7 +175,7 @@ class Row:
         return found
 
     def nest(self, root: str, arrays: Sequence[npt.NDArray[Any] | None]) -> Nest:
-        """Return the arrays of one root, in the structure of its spec."""
+        """Return the arrays of one root field, in the structure that the spec gives it."""
         mine = iter([a for leaf, a in zip(self.leaves, arrays, strict=True) if leaf.root == root])
         return map_nest(lambda _: next(mine), self._nests[root])
 

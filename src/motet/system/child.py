@@ -175,7 +175,8 @@ def _asked_in_turn(process: Any) -> Any:
     """Start a process so that only one thread at a time can ask for its exit code.
 
     Python reads the exit code of a child of the fork server from a pipe, once. A second thread that reads finds the end
-    of the pipe and takes the child for killed. Other threads do read: starting a process polls all others first.
+    of the pipe and takes the child for killed. Other threads do read: before ``multiprocessing`` starts a process, it
+    polls all earlier ones.
     """
     started = type(process)._Popen(process)
     poll, turn = started.poll, threading.RLock()
@@ -220,7 +221,7 @@ def check_main_guard(starts: bool = False) -> None:
 def _is_unguarded() -> bool:
     """Whether the main script executes a statement that each child would execute again when it imports the script.
 
-    Below any ``if`` a statement counts as guarded: the child finds out.
+    A statement below any ``if`` counts as guarded. Whether it really is guarded shows in the child.
     """
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -339,7 +340,7 @@ def _die_with_parent() -> None:
 def signal_when_parent_ends(number: signal.Signals) -> None:
     """On Linux: have the kernel send this signal to this process when the parent ends, even while it is stopped.
 
-    The parent holds the other end of a pipe until it ends. A later call replaces the signal of an earlier one.
+    The parent holds the other end of a pipe until it ends. A later call replaces the signal of an earlier call.
     """
     import fcntl
 

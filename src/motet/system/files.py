@@ -27,7 +27,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def file_name(text: str, room: int = 80) -> str:
-    """Text as part of a file name that is valid on any file system. May be empty, and is not unique.
+    """Text as part of a file name that is valid on any file system. The result may be empty, and is not unique.
 
     >>> file_name("ALE/Pong-v5"), file_name("../../x"), file_name("..")
     ('ALE-Pong-v5', 'x', '')

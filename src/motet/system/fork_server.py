@@ -7,7 +7,7 @@ motet makes to it are in this module. There are two ways to use it.
 
 *Standard*: this module uses only what ``multiprocessing`` documents. This way is used if the environment has
 ``MOTET_START=standard``, or if the private attributes differ from those that this module expects. The choice is made
-once, at the first use. The drawbacks:
+once, at the first use. The drawbacks of the standard way are:
 
 - The server's socket has a name, in a folder ``pymp-…`` in the temporary folder. It stays there after ``kill -9``. The
   path of the temporary folder must be short (about 70 characters), since the address of a socket is limited.

@@ -46,8 +46,8 @@ class Segment:
     Args:
         spec: the arrays, by name. Each begins on a new cache line.
         directory: use a nameless file on this file system instead of memory, for sizes that exceed the memory.
-        sealed: no process that gets the segment can resize it (Linux). If it shrank, a process that reads the removed
-            part would be killed.
+        sealed: no process that gets the segment can resize it (Linux). If the segment shrank, a process that reads the
+            removed part would be killed.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class MappedFile:
 
 
 class Letter:
-    """Bytes of any length that one process leaves for another, with a number, in a nameless file.
+    """A numbered message of any length that one process leaves for another in a nameless file.
 
-    The writer may die at any point: what it had not finished counts as nothing.
+    The writer may die at any point: an unfinished message does not count.
 
     >>> letter = Letter()
     >>> letter.number, letter.write(7, b"text"), letter.number, letter.read()
@@ -146,7 +146,7 @@ class Letter:
             self._fd = _nameless_file(Path(tempfile.gettempdir()))
 
     def write(self, number: int, text: bytes) -> None:
-        """Replace what the letter says. Only one process may write at the same time."""
+        """Replace the message. Only one process may write at a time."""
         os.pwrite(self._fd, bytes(_HEAD), 0)
         rest, at = memoryview(text), _HEAD
         while rest:
@@ -157,11 +157,11 @@ class Letter:
 
     @property
     def number(self) -> int:
-        """The number of what it says; 0 if it says nothing."""
+        """The number of the message; 0 if there is no message."""
         return int.from_bytes(os.pread(self._fd, _HEAD, 0), "little")
 
     def read(self) -> bytes:
-        """Return what it says. The writer must have finished."""
+        """Return the message. The writer must have finished."""
         size, parts = os.fstat(self._fd).st_size, list[bytes]()
         at = _HEAD
         while at < size:

@@ -17,7 +17,7 @@ class Portable:
     Args:
         value: the object.
         what: its description in the error if it cannot be pickled.
-        name: the beginning of the path of the failing part in that error; by default as ``what``.
+        name: the beginning of the path of the failing part in that error; by default the text of ``what``.
     """
 
     def __init__(self, value: Any, what: str = "object", name: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Modules that the fork server imports before it forks children. The packages that use this one register them."""
+"""Modules that the fork server imports before it forks children. ``motet/__init__.py`` registers them."""
 
 from __future__ import annotations
 

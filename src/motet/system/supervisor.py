@@ -59,7 +59,7 @@ class RestartLimits:
 
 
 class RestartLimitError(ChildError):
-    """A process died too often."""
+    """The error of a process that died too often."""
 
 
 class Process(Protocol):
@@ -112,7 +112,7 @@ class Role:
     essential: bool = True
     """Whether the run waits until this process has finished its work."""
     doing: Callable[[], str] = lambda: ""
-    """Function that returns what the process was doing, as an addition to the message that it hangs."""
+    """Function that returns what the process was doing. If the process hangs, the message includes this text."""
     child: Process | None = None
     starts: int = 0
     started: float = 0.0
