@@ -105,20 +105,21 @@ class Pace:
 
     @property
     def rows_of_period(self) -> int:
-        """With periods: the most rows that an actor writes to a lane in one of them; otherwise 0.
+        """With periods: the maximum number of rows that an actor writes to a lane in one period; otherwise 0.
 
-        An action gives a row, and the end of an episode a final row. The first row may belong to an earlier action.
+        Each action gives one row, and each end of an episode gives a final row. The first row that is written in a
+        period may belong to an action of the period before.
         """
         return 2 * self.period + 1 if self.period else 0
 
     @property
     def room(self) -> int:
-        """With periods: the most rows that an actor writes to a lane during a phase."""
+        """With periods: the maximum number of rows that an actor writes to a lane during one phase; otherwise 0."""
         return self.ahead * self.rows_of_period
 
     @property
     def rounds_kept(self) -> int:
-        """With periods: the most rounds of an actor that no phase has processed yet; otherwise 0."""
+        """With periods: the maximum number of rounds of an actor that no phase has processed yet; otherwise 0."""
         return (1 + self.ahead) * self.period
 
     @property
@@ -129,7 +130,8 @@ class Pace:
 
     @property
     def asides(self) -> int:
-        """With periods: the most evaluations whose policies are kept at the same time: one plays, the others wait."""
+        """With periods: the maximum number of evaluations whose policies are kept at the same time: one plays, the
+        others wait."""
         return 2 + self.ahead
 
     def last_after(self, phases: int) -> int:

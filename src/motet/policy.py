@@ -60,7 +60,7 @@ def kind_of(thing: Any) -> Kind:
 
 @runtime_checkable
 class Policy(Protocol):
-    """How one agent acts in evaluations. Deterministic given the seed and the observations since the last reset."""
+    """How one agent acts in evaluations. The seed and the observations since the last reset determine the actions."""
 
     def reset(self, seed: int) -> None:
         """Begin a new episode: clear the state and seed the random generator."""
@@ -77,7 +77,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class JointPolicy(Protocol):
-    """How several agents of one policy act. Deterministic given the seed and the observations since the last reset."""
+    """How several agents of one policy act. The seed and the observations since the last reset determine the
+    actions."""
 
     def reset(self, seed: int) -> None:
         """Begin a new episode: clear the state and seed the random generator."""
@@ -197,7 +198,8 @@ class BehaviourPolicy:
 
     @property
     def behaviour(self) -> Behaviour:
-        """The behaviour, with its weights loaded. It acts on batches; frames and memory are up to its caller."""
+        """The behaviour, with its weights loaded. It acts on batches. The caller of the behaviour keeps frames and
+        memory."""
         return self._behaviour
 
     def reset(self, seed: int) -> None:
@@ -355,7 +357,7 @@ class RandomPolicy:
 
 
 class ConstantPolicy:
-    """Always takes the same action. If a mask forbids it, the first allowed action.
+    """Always takes the same action. If a mask forbids this action, takes the first allowed action.
 
     ``first``: the lowest action of a Discrete space, to which the first entry of a mask belongs. ``action_space``:
     needed for masks of other spaces, where each part that is forbidden is replaced by its first allowed value.
@@ -413,7 +415,7 @@ class PolicySpec:
     shared: bool = field(default=False, repr=False)
     """For a team: whether one object acts for all its agents. Else each agent has a separate team object."""
     translate: Callable[[WorldDescription], Any] | str = field(default="", repr=False)
-    """For a team with other classes: factory of a :class:`Translator`, or its ``'module:attribute'``."""
+    """For a team whose project has its own classes: factory of a :class:`Translator`, or its ``'module:attribute'``."""
 
     def __post_init__(self) -> None:
         if isinstance(self.factory, str):

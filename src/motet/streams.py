@@ -58,7 +58,7 @@ _numpy_random: Any = np.random  # numpy's type stubs do not list get_bit_generat
 
 
 class StreamUser:
-    """All copies of one world or one policy in this process, and what is known about its draws.
+    """All copies of one world or one policy in this process, and what is known about their draws.
 
     Args:
         name: the user's name in messages.
@@ -105,7 +105,7 @@ class StreamUser:
         self.gives_up_all = not any(self._owns)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is known, as plain values."""
+        """Return what is known about the user's draws, as plain values."""
         return {"owns": list(self._owns), "drew": list(self._drew), "quiet": list(self._quiet), "late": self.late}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

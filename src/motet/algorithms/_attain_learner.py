@@ -34,7 +34,7 @@ class HumanFormulas:
         config: the settings.
         coded: the model.
         device: device of the tensors.
-        dtype: their type.
+        dtype: dtype of the tensors.
     """
 
     def __init__(
@@ -55,13 +55,14 @@ class HumanFormulas:
     def targets(
         self, rows: Transitions, q: Tensor, profile: Tensor, belief: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the targets of Q_h ``[A, B, goals, actions]``, and their weights, 0 where rows have none.
+        """Return the targets of Q_h ``[A, B, goals, actions]`` and their weights. The weight is 0 where a row gives no
+        target.
 
         Args:
             rows: the batch.
             q: Q_h of the successors, ``[A, N, goals, actions]``.
             profile: actions of the humans, ``[A, B, P, humans]``.
-            belief: weights of the profiles for the humans, of the same shape; None: 1.
+            belief: weights of the profiles for the humans, of the same shape; None: all weights are 1.
         """
         config = self.config
         gamma = q.new_full((len(q), 1, 1), config.gamma if config.rho is None else math.exp(-config.rho))
@@ -77,7 +78,7 @@ class HumanFormulas:
 
 
 class Attain(FlatLearner):
-    """The learning half."""
+    """The learning half of ``attain``."""
 
     def __init__(self, config: AttainConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
         plan = config.plan(coded)

@@ -55,7 +55,7 @@ class BatchTensors:
     inputs: Tensor
     """Inputs of the networks for all rows, ``[A, n, inputs]``."""
     x: Tensor
-    """The part of these inputs for which :meth:`look` computes gradients."""
+    """The part of the networks' inputs for which :meth:`look` computes gradients."""
 
     def __init__(self, batch: Batch, action_space: Space, device: Device, action_dtype: torch.dtype) -> None:
         self.batch, self._device, self._action_dtype = batch, device, action_dtype
@@ -81,10 +81,10 @@ class BatchTensors:
         return weight
 
     def look(self, net: LearnerNetwork, ahead: bool) -> tuple[Pass, Tensor | None]:
-        """Return a forward pass of a network with gradients, and with ``ahead`` also its outputs ``[A, R, n]`` at the
+        """Return a forward pass of a network with gradients. With ``ahead``, also return outputs ``[A, R, n]`` at the
         ends.
 
-        The ends are the last observations of the transitions.
+        The ends are the last observations of the transitions that start at the R rows.
         """
         raise NotImplementedError
 

@@ -29,7 +29,7 @@ class DensePlan:
     sizes: tuple[int, ...]
     """Number of inputs, then number of outputs of each layer."""
     activate_last: bool = False
-    """Whether the last layer has an activation too."""
+    """Whether there is an activation after the last layer, too."""
     activation: Literal["relu", "tanh"] = "relu"
     gains: tuple[float, float] | None = None
     """Gain of the orthogonal initialisation: the first value for all layers but the last, the second for the last
@@ -50,7 +50,7 @@ class DensePlan:
 
     @property
     def size(self) -> int:
-        """Number of values in a row."""
+        """Number of values in an agent's row."""
         return self.offsets[-1] + self.sizes[-1]
 
     @property

@@ -1,6 +1,6 @@
 """The passes of a picture's convolutions for learning, written by hand.
 
-With autograd these passes take a quarter longer for small pictures, and as long for pictures of 84 x 84 pixels.
+With autograd these passes take a quarter longer for small pictures, and equally long for 84 x 84 pixels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ __all__ = ["Convolution"]
 
 
 class Convolution:
-    """A picture's layers for A agents on ``rows`` ``[A, n]``; gradients go to the same columns of ``grad``."""
+    """The convolutions of A agents, with parameters ``rows`` ``[A, n]``; gradients go to the same columns of
+    ``grad``."""
 
     def __init__(self, plan: PicturePlan, rows: Tensor, grad: Tensor | None = None) -> None:
         self._plan = plan
@@ -42,7 +43,7 @@ class Convolution:
         return Pass(torch.stack([tape[-1].flatten(1) for tape in tapes]), tapes)
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
+        """Compute the outputs for inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows]), self.forward(x[:, rows:]).out
 

@@ -40,7 +40,8 @@ class Device:
         return torch.zeros(shape, device=self._device)
 
     def to_device(self, array: npt.NDArray[Any], into: Tensor | None = None) -> Tensor:
-        """Return an array of the host as a tensor of the device, or copy it ``into`` one of the same shape.
+        """Return an array of the host as a tensor of the device. With ``into``, copy it into this tensor of the same
+        shape.
 
         On the CPU and without ``into``, the tensor shares the array's memory: a change of one changes the other.
         Elsewhere float64 becomes float32, which all devices have. The copy is complete on return.
@@ -60,7 +61,8 @@ class Device:
         return lambda: tensor
 
     def to_host(self, tensor: Tensor, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return a tensor of the device as an array of the host, or copy it ``into`` one of the same shape.
+        """Return a tensor of the device as an array of the host. With ``into``, copy it into this array of the same
+        shape.
 
         On the CPU and without ``into``, the array shares the tensor's memory. The copy is complete on return.
         """

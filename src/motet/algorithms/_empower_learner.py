@@ -33,7 +33,7 @@ class ModelRows(Transitions):
     Attributes:
         share: ``[A, B, P]``: weight of the profile; their sum is 1 in each row.
         ratio: ``[A, B, P, goals]``: pi_h(a_h | s, g) over the prior of a_h.
-        row_weight: ``[A, B, 1]``: weight of the row for Q_r; None: 1.
+        row_weight: ``[A, B, 1]``: weight of the row for Q_r; None: all weights are 1.
     """
 
     row_weight: Tensor | None = None
@@ -65,7 +65,7 @@ class Scheduled(NamedTuple):
     human_gamma: Tensor
     """The humans' discount."""
     lasting: Tensor
-    """c of a step of duration 1, which belongs to the robot's discount."""
+    """c, the weight of the loss U_r in a step of duration 1. It follows from the robot's discount."""
 
     @classmethod
     def of(
@@ -94,7 +94,7 @@ class Formulas:
         config: the settings.
         coded: the model.
         device: device of the tensors.
-        dtype: their type.
+        dtype: dtype of the tensors.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Formulas:
         self.weights = device.to_device(weights).to(dtype)  # [goals, humans]
 
     def robot_policy(self, log_loss: Tensor, beta: Tensor) -> Tensor:
-        """Return pi_r, proportional to (-Q_r)^(-beta)."""
+        """Return the robot's policy pi_r, which is proportional to (-Q_r)^(-beta)."""
         return torch.softmax(log_loss[..., : self._actions] * -beta, dim=-1)
 
     def attained(self, attainment: Tensor, holds: Tensor) -> Tensor:
@@ -121,8 +121,8 @@ class Formulas:
     def robot_value(self, power: Tensor, log_loss: Tensor, now: Scheduled) -> Tensor:
         """Return V_r of states that are not terminal.
 
-        If steps have durations, c belongs to the state: it is the mean over the robot's policy of what was learned
-        beside Q_r.
+        If steps have durations, c is learned for each robot action, beside Q_r. The c of a state is the mean over the
+        robot's policy.
         """
         config = self.config
         utility = -((power**-config.xi).mean(-1) ** config.eta)
@@ -165,9 +165,10 @@ class Formulas:
 
 
 def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Return 0 for rows ``[A, B]`` made before the floor of their agent; the others have equal weights, 1 on average.
+    """Return weights of rows ``[A, B]``: 0 for rows made before an agent's ``floors`` updates, equal for all others.
 
-    If all rows are too old, for example because no newer rows have arrived yet, all of them count.
+    The weights are 1 on average. If all rows are too old, for example because no newer rows have arrived yet, all of
+    them count equally.
     """
     fresh = made >= np.array(floors)[:, None]
     fresh |= ~fresh.any(1, keepdims=True)
@@ -179,7 +180,7 @@ _METRICS = ("loss", "robot_loss", "power", "value", "cache_hits")
 
 
 class Empower(FlatRows):
-    """Base of both learning halves."""
+    """Base of the learning halves of ``empower``: with networks, and with tables."""
 
     config: EmpowerConfig
     coded: CodedModel
@@ -225,7 +226,7 @@ class Empower(FlatRows):
         return ModelRows(batch, len(self.coded.weights), self._device)
 
     def _of_targets(self, rows: ModelRows) -> tuple[Tensor, ...]:
-        """Return the outputs of the target networks on which targets depend.
+        """Return the outputs of the target networks from which targets are computed.
 
         These are V_e of the successors, log(-Q_r) of the successors and of the states, and X_h of the successors if
         there is a network for it.
@@ -339,7 +340,8 @@ class EmpowerNetworks(FlatLearner, Empower):
 
     def _robot_gradient(self, x: Tensor, targets: Targets) -> Tensor:
         """Set the gradient of log(-Q_r) for the states of the rows; return the error."""
-        # The loss is  w + t exp(-w): its minimum is the mean of t, and equal relative errors cost the same.
+        # The loss is w + t exp(-w). It is lowest where exp(w) is the mean of t, and equal relative errors cost the
+        # same.
         done = self._online[1].forward(x, learn=True)
         error = 1 - targets.loss.clamp_min(self.config.floor) * torch.exp(-done.out)
         slope = error.clamp_min(-_STEEPEST)
@@ -362,7 +364,8 @@ class EmpowerNetworks(FlatLearner, Empower):
 
 
 class EmpowerTables(Empower):
-    """The learning half with one entry for each state, and running means: for small models, and for debugging."""
+    """The learning half with tables: one entry for each state, learned as a running mean. For small models and
+    debugging."""
 
     def __init__(self, config: EmpowerConfig, coded: CodedModel, seeds: Sequence[int], device: Device) -> None:
         states, goals, actions = len(coded.table()), len(coded.weights), robot_outputs(coded)

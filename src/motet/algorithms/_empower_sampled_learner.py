@@ -18,11 +18,11 @@ from motet.world.coded import CodedModel
 __all__ = ["EmpowerSampled", "SampledFormulas", "SampledRows"]
 
 _ENOUGH = 20_000
-"""Goals of a human that may be learned from before one of them holds."""
+"""Number of goals of a human that are learned from. If none of so many goals ever held, an error is raised."""
 
 
 class SampledRows(ModelRows):
-    """What a batch says, with the goals that were drawn for each row.
+    """The content of a batch, with the goals that were drawn for each row.
 
     Attributes:
         goal: ``[A, B, goals, numbers]``: the numbers of the goals, then a one-hot number of the human.
@@ -53,7 +53,7 @@ class SampledRows(ModelRows):
 
 
 class SampledFormulas(Formulas):
-    """The formulas where X_h has a network."""
+    """The formulas of the robot's value if a network learns X_h."""
 
     def power_target(self, rows: SampledRows, attainment: Tensor) -> Tensor:
         """Return the targets of X_h ``[A, B, humans]``, from V_e of the rows' states and goals ``[A, B, goals]``.
@@ -66,7 +66,7 @@ class SampledFormulas(Formulas):
 
 
 class EmpowerSampled(EmpowerNetworks):
-    """The learning half."""
+    """The learning half of ``empower_sampled``."""
 
     config: EmpowerSampledConfig
     metrics = (*EmpowerNetworks.metrics, "power_loss")
@@ -112,7 +112,7 @@ class EmpowerSampled(EmpowerNetworks):
         return [error, robot_error, power_error]
 
     def _check_goals(self, batch: Batch, rows: SampledRows) -> None:
-        """Count the goals that hold in a successor; raise if after many goals of a human none ever did."""
+        """Count the goals that hold in a successor; raise if none of many goals of a human ever held."""
         coded, drawn = self.coded, self.config.goals_per_row
         agents, count, _ = rows.goal_weight.shape
         bits = np.bitwise_or.reduce(batch.extra["holds"], (2, 3))

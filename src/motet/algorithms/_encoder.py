@@ -26,9 +26,9 @@ __all__ = ["Encoder"]
 class _InputLeaf:
     path: tuple[Any, ...]
     first: int
-    """Index of its first input."""
+    """Index of the array's first input."""
     size: int
-    """Number of inputs."""
+    """Number of inputs of the array."""
     classes: int
     """Number of values of a Discrete space, which is one-hot encoded; 0 for other spaces."""
     start: int
@@ -36,7 +36,7 @@ class _InputLeaf:
     scale: float
     """1 / 255 for uint8 with a highest value of 255, otherwise 1."""
     shape: tuple[int, ...]
-    """Frames, then the axes of the space."""
+    """Shape of the array: frames, then the axes of the space."""
     highest: int
     """Highest number of values of a component of a MultiDiscrete space; 0 for other spaces."""
     dtype: str
@@ -120,7 +120,7 @@ class Encoder:
         return all(leaf.highest <= 2**24 for leaf in self._leaves)
 
     def draw_indices(self, rows: Tensor, rng: np.random.Generator) -> None:
-        """Replace the entries of rows ``[B, size]`` that stand for indices by valid indices."""
+        """In rows ``[B, size]``, replace each entry that stands for an index with a valid index."""
         import torch
 
         for leaf in self._leaves:

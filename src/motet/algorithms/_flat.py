@@ -215,7 +215,7 @@ class FlatLearner(FlatRows):
     def _move_targets(self, every: int | Literal["phase"], rate: float) -> None:
         """Every ``every`` updates of an agent, move its target weights towards its weights by ``rate``; 1 copies."""
         if every == "phase":
-            return  # begin_phase updates it
+            return  # begin_phase updates the target weights
         for agent, updates in enumerate(self.counters[:, 0].tolist()):
             if updates % every == 0:
                 self._targets[agent].lerp_(self._weights[agent], rate)

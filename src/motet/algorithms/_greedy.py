@@ -46,14 +46,14 @@ class Choose:
     """Number of outputs before the scores."""
 
     def about(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the decision as plain values."""
         numbers = {"counts": list(self.counts), "start": list(self.start), "shape": list(self.shape)}
         return {**numbers, "outputs": [self.first, self.first + sum(self.counts)]}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The first outputs, scaled to the box and clipped to it."""
+    """A continuous action: the first outputs, scaled to the box and clipped to it."""
 
     squash: bool
     """Whether the outputs go through tanh first."""
@@ -64,7 +64,7 @@ class Bound:
     shape: tuple[int, ...]
 
     def about(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the decision as plain values."""
         arrays = {"half": self.half, "middle": self.middle, "low": self.low, "high": self.high}
         flat = {name: np.asarray(array, np.float32).ravel().tolist() for name, array in arrays.items()}
         return {"squash": self.squash, **flat, "shape": list(self.shape), "outputs": [0, self.half.size]}

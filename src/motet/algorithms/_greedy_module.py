@@ -35,9 +35,9 @@ class OnRows(nn.Module):
     """A network that is not made of plain layers. It takes rows of numbers.
 
     Args:
-        plan: its plan.
+        plan: the plan of the network.
         own: the user's network.
-        taus: the taus over which the quantiles that it returns are averaged, if it is one of IQN.
+        taus: for a network of IQN, the taus over whose quantiles its outputs are averaged.
         direct: whether the network takes the rows without conversion to the form of the space.
     """
 

@@ -103,7 +103,7 @@ class _Parts:
 
 
 class _Whole:
-    """One network of a user that takes observations and taus. The state is the observation."""
+    """A user's network that takes observations and taus. Here the state is the observation itself."""
 
     def __init__(
         self, config: IQNConfig, plan: IQNPlan, device: Device, rows: Tensor, grad: Tensor | None, seed: Seed | None

@@ -43,7 +43,7 @@ class LossForm:
             **{name: (int(n), False) for name, n in config.draws.items()},
             **{name: (int(n), True) for name, n in config.normal_draws.items()},
         }
-        """The random numbers for each row by name: how many, and whether they are normally distributed."""
+        """By name: how many random numbers each row gets, and whether they are normally distributed."""
         self.scale: ActionScale | None = None
         self.first: Any = None
         """The lowest action, if that is not 0."""
@@ -324,7 +324,7 @@ def _called(plan: ModulePlan, module: torch.nn.Module) -> _Called:
 
 
 class LossLearner(FlatRows):
-    """The learning half for A agents."""
+    """The learning half, for A agents, of an algorithm that is written as a loss."""
 
     def __init__(
         self, config: LossConfig, observation_space: Space, action_space: Space, seeds: Sequence[int], device: Device

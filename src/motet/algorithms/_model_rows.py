@@ -1,8 +1,7 @@
 """Rows that hold transitions of a model: the successors of all robot actions, under profiles of human actions.
 
 A *profile* is one action of each human. The acting halves of ``empower`` and ``attain`` query the model and cache the
-answers. This module does not
-import torch.
+answers. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class AsksModel(Protocol):
 
     @property
     def profiles(self) -> Literal["drawn", "all"]:
-        """Profiles of human actions in a row: one drawn profile, or all profiles."""
+        """Profiles of human actions in a row. ``drawn``: one drawn profile. ``all``: all profiles."""
         ...
 
     @property
@@ -103,9 +102,9 @@ class RowLayout(NamedTuple):
         durations = {"duration": Field((p, r, s), "float32")} if self.timed else {}
         return durations | {
             "successor": Field((p, k, self.size), self.dtype),  # the code of each distinct successor
-            "count": Field((p,), "uint8"),  # their number
-            "ended": Field((p, k), "bool"),  # whether they are terminal
-            "holds": Field((p, k, self.hold_bytes), "uint8"),  # which goals hold in them
+            "count": Field((p,), "uint8"),  # number of distinct successors
+            "ended": Field((p, k), "bool"),  # whether each successor is terminal
+            "holds": Field((p, k, self.hold_bytes), "uint8"),  # which goals hold in each successor
             "number": Field((p, r, s), "uint8"),  # the successors of each robot action, by number
             "probability": Field((p, r, s), "float32"),
         }

@@ -53,7 +53,7 @@ class _Modules:
         return Pass(out.detach(), (out, inputs))
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute inputs ``[A, 2 B, inputs]``; only the first half gets gradients."""
+        """Compute the outputs for inputs ``[A, 2 B, inputs]``; only the first half gets gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
@@ -92,7 +92,7 @@ class LoopedModules(_Modules):
         return self._each(lambda i, module, own: self._plan.call(module, own), x, learn)
 
     def unroll(self, x: Tensor, memory: Tensor, begin: Tensor, learn_from: int | None = 0) -> Pass:
-        """Compute sequences; without memory each row by itself."""
+        """Compute the outputs for sequences; without memory, each row is computed by itself."""
         learn, plan = learn_from is not None, self._plan
         if not plan.state_size:
             return self.forward(x, learn)

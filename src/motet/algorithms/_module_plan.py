@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["STACKED_FROM", "ModulePlan", "Parameter", "takes_two"]
 
 Second = Literal["", "action", "taus"]
-"""What a network takes in addition to the observation."""
+"""The second input of a network, beside the observation; empty: there is none."""
 STACKED_FROM = 4
 """Minimum number of agents for which one pass over all networks is faster than a loop."""
 
@@ -92,7 +92,7 @@ class ModulePlan:
     # ---- making
 
     def made(self, seed: int | None = None) -> nn.Module:
-        """Make the network, with random streams that start from a seed; None: those of skeletons."""
+        """Make the network, with random streams that start from a seed; None: from the fixed seed of skeletons."""
 
         def make() -> Any:
             return self.source.make(self.name, *self._arguments)
@@ -172,7 +172,7 @@ class ModulePlan:
 
     @functools.cached_property
     def explores(self) -> bool:
-        """Whether one of its layers draws random numbers while it acts, if it is to explore."""
+        """Whether a layer of the network draws random numbers while an agent acts and explores."""
         return any(getattr(module, "explores", False) for module in self._made.modules())
 
     @functools.cached_property

@@ -46,7 +46,7 @@ class DenseNetwork:
         return Pass(layers[-1], (x, layers))
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute inputs ``[A, 2 B, inputs]`` in one pass; the second half needs no gradients."""
+        """Compute the outputs for inputs ``[A, 2 B, inputs]`` in one pass; the second half needs no gradients."""
         rows = x.shape[1] // 2
         layers = self._layers(x)
         if ("here", rows) not in self._buffers:  # views of the buffers, which are never replaced

@@ -75,7 +75,7 @@ class NetworkPlan(RowPlan, Protocol):
 
     @property
     def explores(self) -> bool:
-        """Whether the network draws random numbers while it acts, if it is to explore."""
+        """Whether the network draws random numbers while an agent acts and explores."""
         ...
 
     def bind(
@@ -113,10 +113,10 @@ class LearnerNetwork(Protocol):
         ...
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute inputs ``[A, 2 B, inputs]``: a pass with gradients for the first half, outputs ``[A, B, outputs]``
-        for the second.
+        """Compute the outputs for inputs ``[A, 2 B, inputs]``: a pass for the first half, outputs ``[A, B, outputs]``
+        for the second half.
 
-        The second half gets no gradients.
+        Gradients are computed for the first half only.
         """
         ...
 
@@ -182,7 +182,7 @@ class ChainPlan:
         self.state_size = first.state_size + second.state_size
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        """Fill a row with initial values."""
+        """Fill an agent's row of weights with initial values."""
         self.first.initialise(row[: self.first.size], rng)
         self.second.initialise(row[self.first.size :], rng)
 

@@ -28,7 +28,7 @@ class _Recurrent:
         return self.unroll(x, memory, begin, 0 if learn else None)
 
     def forward_both(self, x: Tensor) -> tuple[Pass, Tensor]:
-        """Compute inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
+        """Compute the outputs for inputs ``[A, 2 B, inputs]``, of which the second half needs no gradients."""
         rows = x.shape[1] // 2
         return self.forward(x[:, :rows], learn=True), self.forward(x[:, rows:]).out
 
@@ -65,7 +65,7 @@ class NativeRecurrent(_Recurrent):
         return Pass(out.flatten(1, 2), (rows, begin, kept, learn_from))
 
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
-        """Set the gradients of weights and biases, and return that of the inputs, as far as they are wanted."""
+        """Set the gradients of weights and biases; return the gradient of the inputs. Compute only what is wanted."""
         rows, begin, kept, learn_from = done.kept
         back = self._room("back", begin, self._plan.inputs) if self._inputs else None
         self._core.backward(
@@ -134,7 +134,7 @@ class TorchRecurrent(_Recurrent):
         return torch.cat((torch.sigmoid(give) * torch.tanh(cell), cell), -1)
 
     def backward(self, done: Pass, grad: Tensor) -> Tensor | None:
-        """Set the gradients of weights and biases, and return that of the inputs, as far as they are wanted."""
+        """Set the gradients of weights and biases; return the gradient of the inputs. Compute only what is wanted."""
         out, x = done.kept
         leaves = self._leaves if self._grad is not None else []
         found = torch.autograd.grad(out, [*leaves, x] if self._inputs else leaves, grad, allow_unused=True)

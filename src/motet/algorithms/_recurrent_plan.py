@@ -57,7 +57,7 @@ class RecurrentPlan:
 
     @property
     def parts(self) -> tuple[slice, ...]:
-        """Offsets of these weights and biases in a row."""
+        """Offsets of weight_ih, weight_hh, bias_ih and bias_hh in an agent's row."""
         found, at = [], 0
         for shape in self.shapes:
             end = at + int(np.prod(shape))
@@ -67,7 +67,7 @@ class RecurrentPlan:
 
     @property
     def size(self) -> int:
-        """Number of values in a row."""
+        """Number of values in an agent's row."""
         return padded(self.parts[-1].stop)
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:

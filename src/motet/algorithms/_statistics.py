@@ -70,7 +70,7 @@ class Statistics:
 
 
 class Freezing:
-    """Mixin for configs with these settings: a stage at whose start the normaliser's statistics are frozen."""
+    """Mixin for configs that normalise observations and can freeze the statistics at the start of a stage."""
 
     normalise: bool
     freeze_normaliser_on_stage: str | None

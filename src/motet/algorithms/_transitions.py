@@ -63,7 +63,7 @@ class Transitions:
         return listed.new_zeros((*listed.shape[:-1], self._distinct)).scatter_add_(-1, self._lists, listed)
 
     def discounted(self, gamma: Tensor) -> Tensor:
-        """Return ``reach`` with each transition, which has a duration, multiplied by its discount."""
+        """Return ``reach`` with the probability of each transition multiplied by the discount for its duration."""
         assert self._duration is not None
         return self._by_state(self._probability * gamma[..., None, None] ** self._duration)
 
@@ -78,10 +78,12 @@ class Transitions:
         """Return the probability of attaining each goal after each robot action, ``[A, B, P, R, goals]``.
 
         Args:
-            attainment: this probability in successors in which the goal does not hold, ``[A, N, goals]``.
+            attainment: the probability of attaining each goal from each successor, if it does not hold there,
+                ``[A, N, goals]``.
             gamma: the discount, per step.
-            timed: the discount is per unit of time.
-            robot: probabilities of the robot actions ``[A, B, R]``, to average over: then ``[A, B, P, goals]``.
+            timed: whether the discount is per unit of time.
+            robot: probabilities of the robot actions ``[A, B, R]``. If given, the result is the mean over them,
+                ``[A, B, P, goals]``.
         """
 
         def expected(reach: Tensor, values: Tensor) -> Tensor:

@@ -40,15 +40,15 @@ class ValueConfig:
     """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, the
     path "module:function" of one, or a name such as "parts". The module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
-    """Memory of the policy, a recurrent layer before the hidden layers; None: it sees the newest observation only. With
-    a memory, updates learn from sequences of consecutive rows."""
+    """Memory of the policy, a recurrent layer before the hidden layers; None: the policy sees the newest observation
+    only. With a memory, updates learn from sequences of consecutive rows."""
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32
     """Number of consecutive rows of a sequence from which a policy with a memory learns."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Burn-in: number of rows before these that only bring the memory up to date, because the stored state at their
-    start was computed by an older version."""
+    """Burn-in: number of rows before the ``sequence_length`` rows of a sequence. They are not learned from. They only
+    bring the memory up to date, because an older version computed the state that is stored at their start."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -56,7 +56,7 @@ class ValueConfig:
     n_frames: Annotated[int, Ge(1)] = 1
     """Number of stacked observations (frame stacking)."""
     double: bool = True
-    """Double Q-learning: the online network selects the next action, the target network evaluates it; turned off, the
+    """Double Q-learning: the online network selects the next action, the target network evaluates it. Without it, the
     target network does both."""
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of transitions in an update; with a memory, number of sequences."""

@@ -71,16 +71,17 @@ class AttainConfig:
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     rho: Annotated[float, Ge(0), FINITE] | None = None
-    """The humans' discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
+    """The humans' discount rate rho, instead of ``gamma``: a transition of duration d has the discount exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
-    """Which action humans expect of the robot: the worst or the best for them, or the mean over all its actions."""
+    """What humans expect of the robot: its worst or its best action for them, or the mean over all its actions."""
     achieved: Literal["stay", "zero", "one"] = "stay"
-    """What a human does whose goal holds, as in ``motet.plan.Humans``: the action ``still``, or (zero, one) what the
-    softmax says."""
+    """What a human does if its goal holds already, as in ``motet.plan.Humans``. With ``stay`` it takes the action
+    ``still``; with ``zero`` or ``one`` it acts by the softmax as usual."""
     still: Annotated[int, Ge(0)] = 0
     """Number of the action with which a human stays where it is."""
     profiles: Literal["drawn", "all"] = "drawn"
-    """Profiles of human actions in a row: one, drawn uniformly, or all of them (at most 32), which is exact."""
+    """Profiles of human actions in a row. ``drawn``: one profile, drawn uniformly. ``all``: all profiles (at most 32),
+    so that targets are exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
     """Largest number of successors of a joint action. A model with more is an error."""
     cache: Annotated[int, Ge(1)] = 50_000
@@ -180,7 +181,8 @@ def _fields(layout: RowLayout, coded: CodedModel) -> dict[str, Field]:
 class AttainBehaviour(ActingStream):
     """The acting half: a robot that acts uniformly, and queries the model for the successors of all robot actions.
 
-    Every row draws one number for the robot and one for each human; with beliefs three in place of the latter.
+    Every row draws one random number for the robot and one for each human. With beliefs, it draws one for the robot and
+    three others.
     """
 
     def __init__(self, config: AttainConfig, coded: CodedModel) -> None:
@@ -238,7 +240,8 @@ class AttainBehaviour(ActingStream):
         return found
 
     def _believed_profile(self, code: npt.NDArray[Any], state: Any, draws: npt.NDArray[np.float64]) -> tuple[int, ...]:
-        """Draw a profile: a human and its action uniformly, the others' actions by what it believes."""
+        """Draw a profile: first a human and its action, uniformly, then the others' actions from that human's
+        belief."""
         position = int(draws[0] * len(self._sizes))
         believed = self._belief(code, state, position, int(draws[1] * self._sizes[position]))
         profiles = [profile for profile, p in believed.items() if p > 0]

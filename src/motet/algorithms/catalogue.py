@@ -31,7 +31,7 @@ _OTHERS = {
     **dict.fromkeys(("a2c", "a3c", "appo", "impala", "ippo", "mappo", "trpo", "recurrent_ppo", "ppg"), "ppo"),
     **dict.fromkeys(("qmix", "vdn", "coma", "iql"), "dqn"),
 }
-"""Algorithms of other libraries, and the shipped one that suits the same worlds."""
+"""For each algorithm of other libraries: the shipped algorithm that suits the same worlds."""
 
 
 def algorithm_config(given: Any, suggests: Mapping[str, Any] = types.MappingProxyType({})) -> AlgorithmConfig:
@@ -61,7 +61,7 @@ def algorithm_config(given: Any, suggests: Mapping[str, Any] = types.MappingProx
 
 
 def short_name(algorithm: str) -> str:
-    """The prefix of an algorithm's flags, which is also the name of its table.
+    """The prefix of an algorithm's flags, which is also the name of its table in experiment files.
 
     >>> short_name("iqn"), short_name("my_package.mine:TabularConfig")
     ('iqn', 'tabular')

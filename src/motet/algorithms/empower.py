@@ -2,8 +2,9 @@
 
 Two networks learn V_e(s, h, g), the chance that human h attains goal g, and w(s, r) = log(-Q_r(s, r)). The power X_h,
 its loss U_r and the value V_r follow from these in closed form. The targets are expectations over the transitions of
-the model. The acting half asks it for the successors of all robot actions, under one profile of human actions drawn
-from their priors, and every goal of every human is learned from that row. ``docs/empowerment.md`` has the formulas.
+the model. The acting half asks the model for the successors of all robot actions, under one profile of human actions
+that is drawn from the humans' priors. Every goal of every human is learned from this row. ``docs/empowerment.md`` has
+the formulas.
 
 This module does not import torch. The learning half is in ``_empower_learner.py``.
 """
@@ -63,7 +64,8 @@ class EmpowerConfig:
     plays_in = "motet.worlds:OneMind"
     """The world that :func:`motet.train` makes of a model for this algorithm."""
     learned_from: ClassVar[tuple[int, ...]] = (0, 1)
-    """Number of the stage from which on each network is learned; the last stage has all of them."""
+    """For each network: the index of the first stage in which it is learned. In the last stage all networks are
+    learned."""
 
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of both networks; a network of your own does not use them."""
@@ -72,16 +74,17 @@ class EmpowerConfig:
     torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
     of a state to one output for each goal of each human, before the sigmoid."""
     robot_network: NetworkSetting = None
-    """Your own network for log(-Q_r), as ``network``: the module maps the numbers of a state to one output for each
-    robot action."""
+    """Your own network for log(-Q_r), given in the same forms as ``network``. The module maps the numbers of a state to
+    one output for each robot action."""
     tables: bool = False
-    """One entry for each state instead of networks, for models that can be enumerated."""
+    """Learn tables with one entry for each state instead of networks. For models whose states can be enumerated."""
     gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
     """The robot's discount per unit of time. Steps last 1, unless the model has ``transition_durations``."""
     human_gamma: Annotated[Schedule, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     human_rho: Annotated[Schedule, Ge(0)] | None = None
-    """The humans' discount rate, instead of human_gamma: the discount of a transition of duration d is exp(-rho d)."""
+    """The humans' discount rate rho, instead of ``human_gamma``: a transition of duration d has the discount exp(-rho
+    d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
@@ -89,20 +92,22 @@ class EmpowerConfig:
     eta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
-    """V_r of terminal states."""
+    """The robot's value V_r of terminal states."""
     beta: Annotated[Schedule, Ge(0), FINITE] = field(
         default=Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
     """Exponent of the robot's policy: how strongly it prefers better actions."""
     achieved: Literal["stay", "zero", "one"] = "stay"
-    """Attainment of a goal that holds already, as in ``motet.plan.Humans``: by its formula, 0, or 1."""
+    """Attainment of a goal that holds already, as in ``motet.plan.Humans``: the formula's value (``stay``), 0 or 1."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """Exploration rate: probability of a random robot action."""
     eagerness: Annotated[float, Ge(0), FINITE] = 1.0
-    """Factor of beta when the robot acts in training. Above 1 it prefers good actions more strongly, so rows come more
-    often from the states to which they lead. This changes the accuracy of what is learned, not the targets."""
+    """Factor of ``beta`` when the robot acts in training. Above 1 the robot prefers good actions more strongly, so more
+    rows come from the states to which good actions lead. The factor changes how accurate the results are, not the
+    targets."""
     profiles: Literal["drawn", "all"] = "drawn"
-    """Profiles of human actions in a row: one, drawn from the priors, or all of them (at most 32), which is exact."""
+    """Profiles of human actions in a row. ``drawn``: one profile, drawn from the humans' priors. ``all``: all profiles
+    (at most 32), so that targets are exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
     """Largest number of successors of a joint action. A model with more is an error."""
     cache: Annotated[int, Ge(1)] = 50_000
@@ -110,9 +115,11 @@ class EmpowerConfig:
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of rows in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for V_e. With tables: the minimum weight of a new target in the running mean."""
+    """Adam's learning rate for V_e, the attainment of goals. With ``tables``: the minimum weight of a new target in the
+    running mean."""
     robot_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for Q_r. With tables: as for V_e."""
+    """Adam's learning rate for Q_r, the value of robot actions. With ``tables``: the minimum weight of a new target in
+    the running mean."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
@@ -128,8 +135,9 @@ class EmpowerConfig:
     min_rows: Annotated[int, Ge(1)] = 500
     """Rows in the replay buffer before the first update."""
     oldest: Annotated[Schedule, Ge(0)] = 0.0
-    """Age floor: only rows that were made after this number of updates are learned from. The number must never fall. It
-    lets old rows expire one by one, instead of clearing the replay: ``Linear(0, 10_000, 30_000, by="updates")``."""
+    """Only rows that were made at this number of updates or later are learned from. The number must never decrease. A
+    schedule such as ``Linear(0, 10_000, 30_000, by="updates")`` lets old rows expire one by one instead of clearing the
+    replay."""
     stages: Stages = _STAGES
     """Stages of the run. If there are several, only V_e is learned in the first one."""
 
@@ -344,7 +352,7 @@ class EmpowerBehaviour(ActingStream):
     # The policy
 
     def log_losses(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
-        """Return log(-Q_r) of all robot actions: [B, robot actions]. ``seed``: of a network that explores by noise."""
+        """Return log(-Q_r) of all robot actions: [B, robot actions]. ``seed``: for a network that explores by noise."""
         return self._of_robot(codes, seed)[:, : self.coded.robot_actions]
 
     def _of_robot(self, codes: npt.NDArray[Any], seed: int | None = None) -> npt.NDArray[np.float64]:
@@ -405,7 +413,8 @@ class EmpowerBehaviour(ActingStream):
         return power, c * utility - (policy * losses).sum(1)
 
     def probabilities(self, codes: npt.NDArray[Any], beta: float | None = None) -> npt.NDArray[np.float64]:
-        """Return pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. ``beta`` None: at the end of all stages."""
+        """Return the robot's policy pi_r, proportional to (-Q_r)^(-beta): [B, robot actions]. None: the final
+        ``beta``."""
         return self._shares(self.log_losses(codes), self.config.nominal_beta if beta is None else beta)
 
     def _shares(self, log_losses: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float64]:

@@ -1,9 +1,9 @@
 """Empowerment where goals can only be sampled: too many of them to list, or with continuous parameters.
 
-V_e(s, h, g) becomes a network of the state and the goal, and the power X_h(s) gets a network of its own. Everything
-else is as in ``empower``. For each row the acting half draws fresh goals for every human, whatever the humans of the
-world pursue, so the goals in the rows at a state are distributed as the sampler says. ``docs/empowerment.md`` has the
-formulas, and decision 36 says what is exact and what is an estimate.
+One network learns V_e(s, h, g) from the numbers of the state and the goal, and another one learns the power X_h(s).
+Everything else is as in ``empower``. For each row the acting half draws fresh goals for every human, whatever the
+humans of the world pursue, so the goals in the rows at a state are distributed as the sampler says.
+``docs/empowerment.md`` has the formulas, and decision 36 says what is exact and what is an estimate.
 
 This module does not import torch. The learning half is in ``_empower_sampled_learner.py``.
 """
@@ -65,11 +65,12 @@ class EmpowerSampledConfig(EmpowerConfig):
     torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
     of a state, those of a goal, and a one-hot number of the human to one output, before the sigmoid."""
     power_network: NetworkSetting = None
-    """The same for log(X_h): the module maps the numbers of a state to one output for each human."""
+    """Your own network for log(X_h), given in the same forms as ``network``. The module maps the numbers of a state to
+    one output for each human."""
     goals_per_row: Annotated[int, Ge(1)] = 4
     """Number of goals that are drawn for each human, for every row."""
     power_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for X_h."""
+    """Adam's learning rate for X_h, the power of the humans."""
     beta: Annotated[Schedule, Ge(0), FINITE] = field(
         default=Staged({"attainment": 0.0, "power": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
@@ -84,14 +85,14 @@ class EmpowerSampledConfig(EmpowerConfig):
             raise SettingError("tables must be False where goals are sampled, got True: use networks")
 
     def layout(self, coded: CodedModel) -> RowLayout:
-        """Return the sizes of what rows hold of the model."""
+        """Return the sizes of the fields of rows that come from the model."""
         return RowLayout.of(self, coded, self.goals_per_row)
 
     def row_fields(self, coded: CodedModel) -> dict[str, Field]:
         """Return the fields that the acting half adds to a row."""
         layout = self.layout(coded)
         return super().row_fields(coded) | {
-            "goal": Field((layout.goals, coded.goal_size), coded.goal_dtype),  # its numbers
+            "goal": Field((layout.goals, coded.goal_size), coded.goal_dtype),  # numbers of each goal
             "goal_weight": Field((layout.goals,), "float32"),
             "held": Field((layout.hold_bytes,), "uint8"),  # which goals hold in the state of the row
             "importance": Field((1,), "float32"),  # weight of the row for Q_r
@@ -129,7 +130,7 @@ class EmpowerSampledConfig(EmpowerConfig):
 class EmpowerSampledBehaviour(EmpowerBehaviour):
     """The acting half, which also draws the goals of a row.
 
-    Every row draws one number more than those of ``empower``: the seed of its goals.
+    Every row draws one random number more than a row of ``empower``: the seed of the row's goals.
     """
 
     config: EmpowerSampledConfig
@@ -138,17 +139,18 @@ class EmpowerSampledBehaviour(EmpowerBehaviour):
         super().__init__(config, coded)
         self._draws += 1
         self._policies = Bounded(config.cache)
-        # Only the relative weights of rows count. The scale keeps their gradients of a size that clipping does not cut.
+        # Only the relative weights of rows count. The scale keeps gradients so small that clipping does not cut them.
         first = coded.sampler.draw(coded.first, _SCALE_DRAWS, 0)
         self._scale = np.array([np.mean([weight for _, weight in own]) for own in first])
 
     def _ask(self, code: npt.NDArray[Any], draws: npt.NDArray[np.float64], row: dict[str, npt.NDArray[Any]]) -> None:
         """Fill a row with fresh goals, and with the successors of all robot actions under the humans' actions for them.
 
-        Each human acts by the mean of its policies for its K goals, by weight. Given the goals, the ratio of a policy
-        to that mean is an exact importance weight, and never above the sum of the weights over that of the goal.
-        Weighted by the mean weights of the other humans' goals, and for Q_r of all of them, the mean over fresh goals
-        is that over the priors.
+        Each human acts by the weighted mean of its policies for its K goals. Given the goals, the ratio of a policy to
+        this mean is an exact importance weight. It is at most the sum of the K weights divided by the weight of the
+        policy's goal. What a human learns from a row is further weighted by the product of the other humans' mean goal
+        weights, and Q_r by the product over all humans. With these weights, the mean over fresh goals equals the mean
+        over the priors.
         """
         coded, key, state = self.coded, code.tobytes(), self.coded.state(code)
         drawn = coded.sampler.draw(state, self.config.goals_per_row, int(draws[-1] * 2**53))

@@ -146,7 +146,7 @@ class IQNPlan:
         return slice(0, first), slice(first, second), slice(second, end)
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        """Fill a row with initial values."""
+        """Fill an agent's row of weights with initial values."""
         for plan, part in zip((self.trunk, self.embedding, self.head), self.parts, strict=True):
             if plan is not None:
                 plan.initialise(row[part], rng)

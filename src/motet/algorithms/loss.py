@@ -110,8 +110,7 @@ class Net:
 
     source: NetworkSetting
     """What creates the network: a function of (space, outputs), the path "module:function" of one, or a name such as
-    "mlp".
-    Without ``outputs``, a function of (space)."""
+    "mlp". If ``outputs`` is None, it is a function of (space)."""
     space: Any
     """Space of the network's input: the observation space, or a Box of features."""
     outputs: int | None = None
@@ -147,11 +146,11 @@ class Learned:
     """
 
     initial: Any = 0.0
-    """A number, or numbers in nested tuples."""
+    """The initial value: a number, or numbers in nested tuples."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] | None = None
-    """As in :class:`Net`."""
+    """Adam's learning rate; None: that of the config."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
-    """As in :class:`Net`."""
+    """Maximum gradient norm, above which the gradient is scaled down; None: that of the config."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -230,7 +229,7 @@ class LossConfig:
     """For each name, how many random numbers from [0, 1) each row gets. The loss finds them in
     ``batch.draws[name]``."""
     normal_draws: ClassVar[Mapping[str, int]] = {}
-    """The same, from a standard normal distribution."""
+    """For each name, how many standard normal random numbers each row gets. They are in ``batch.draws[name]``, too."""
 
     def __post_init__(self) -> None:
         if "__dataclass_params__" not in vars(type(self)):
@@ -399,7 +398,7 @@ class LossLayout:
         return cls(parts, next(iter(plans.values())).size, learned, target - learned)
 
     def initialise(self, row: npt.NDArray[np.float32], rng: np.random.Generator) -> None:
-        """Fill a row with initial values; target networks begin as copies."""
+        """Fill an agent's row of weights with initial values; target networks begin as copies."""
         for part in self.parts.values():
             part.plan.initialise(row[part.online], rng)
             if part.target is not None:

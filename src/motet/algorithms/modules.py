@@ -60,7 +60,7 @@ def mlp(
         activation: "relu", "tanh", "gelu", "silu", "elu" or "leaky_relu".
         layer_norm: normalise the values of each hidden layer before its activation.
         noisy: make all layers :class:`NoisyLinear`.
-        init: "default" (torch's), "orthogonal" or "xavier"; the biases of the last two are zero.
+        init: "default" (torch's), "orthogonal" or "xavier". With "orthogonal" and "xavier", biases are zero.
         last_gain: factor of the last layer's initial weights, with "orthogonal" and "xavier".
         actions: size of an action that the network takes as its second input.
 
@@ -305,7 +305,7 @@ class _Channels(nn.Module):
         return (x.movedim(4, 2) if self.last else x).flatten(1, 2)  # frames become channels
 
     def plain(self) -> list[nn.Module]:
-        """Return layers of torch that do the same."""
+        """Return layers of torch that compute the same as this module."""
         if not self.last:
             return [nn.Flatten(), nn.Unflatten(1, (self.count, *self.sides))]
         frames, channels = self.axes[0], self.axes[3]

@@ -94,8 +94,8 @@ class PPOConfig(Freezing):
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     memory: Literal["gru", "lstm"] | None = None
-    """Memory of policy and critic, a recurrent layer before their hidden layers; None: they see the newest observation
-    only."""
+    """Memory of policy and critic, a recurrent layer before their hidden layers; None: policy and critic see the newest
+    observation only."""
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32

@@ -11,9 +11,9 @@ computes all of them::
     first half     policy (published)   its first moments    statistics   critic 1, its target and both its moments
     second half    target policy        its second moments   (empty)      critic 2, its target and both its moments
 
-For pictures, the row has convolutions before the policy; for a memory, a recurrent layer after them. Both are trained
-with the critics, and the policy takes their features without a gradient. Without either, policy and critics take the
-inputs directly.
+If observations are pictures, the row has convolutions before the policy. If the policy has a memory, the row has a
+recurrent layer after the convolutions. Both are trained with the critics, and the policy takes their features without a
+gradient. Without either, policy and critics take the inputs directly.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class TD3Config(Freezing):
     module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
     """Memory that policy and critics share, a recurrent layer before their hidden layers, which learns with the
-    critics; None: they see the newest observation only. With a memory, updates learn from sequences of consecutive
-    rows."""
+    critics; None: policy and critics see the newest observation only. With a memory, updates learn from sequences of
+    consecutive rows."""
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32
     """Number of consecutive rows of a sequence from which a policy with a memory learns."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Burn-in: number of rows before these that only bring the memory up to date, because the stored state at their
-    start was computed by an older version."""
+    """Burn-in: number of rows before the ``sequence_length`` rows of a sequence. They are not learned from. They only
+    bring the memory up to date, because an older version computed the state that is stored at their start."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1

@@ -19,7 +19,7 @@ __all__ = ["Forager", "Noop", "TitForTat", "constant"]
 
 
 class Noop:
-    """Always takes a null action: zeros, or the first action. Where a mask forbids it, the first allowed action.
+    """Always takes a null action: zeros, or the first action. If a mask forbids it, takes the first allowed action.
 
     >>> from gymnasium.spaces import Discrete
     >>> int(Noop(Discrete(3, start=5)).act(None))

@@ -39,7 +39,8 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
     """The file name of each name, without suffix: distinct on any file system, and the same on every call.
 
     A safe name is used unchanged. An unsafe name gets a hash of the whole name appended. So does a name that differs
-    from another one only in what some file systems ignore (case, Unicode normalisation), unless it is the folded form.
+    from another name only in what some file systems ignore (case, Unicode normalisation), unless it is already in lower
+    case and normalised.
 
     >>> file_stems(["agent_0", "A", "red/0"])
     {'agent_0': 'agent_0', 'A': 'A', 'red/0': 'red-0~36825b529af739d9'}

@@ -55,7 +55,7 @@ class End(NamedTuple):
     truncated: bool
     """Whether the segment was cut off before a terminal state. Learners bootstrap from the last observation.
 
-    If both are set, the segment counts as terminated.
+    If ``terminated`` and ``truncated`` are both set, the segment counts as terminated.
     """
     reward: float | None = None
     """The value that ``reward(agent)`` would return. A world that gives the value here must clear the sum, as that call
@@ -64,9 +64,10 @@ class End(NamedTuple):
     None: the actor calls ``reward(agent)``.
     """
     observation: Any = None
-    """The agent's last observation: a copy, and an element of its space. None: the actor calls ``observe(agent)``.
+    """The agent's last observation: a copy, and an element of the agent's space. None: the actor calls
+    ``observe(agent)``.
 
-    If it is given, ``reward(agent)`` and ``observe(agent)`` refer to what comes after the end.
+    If an observation is given, ``reward(agent)`` and ``observe(agent)`` refer to what comes after the end.
     """
 
 

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FRAMES = 200
-"""Maximum number of frames of an episode. Above it, every other frame is dropped, later ones included."""
+"""Maximum number of frames of an episode. If there are more, every second frame is dropped, among later frames too."""
 PIXELS = 480
 """Maximum height and width of a frame."""
 

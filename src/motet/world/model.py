@@ -44,7 +44,7 @@ def is_model(given: Any) -> bool:
 
 
 def optional_attribute(model: Any, name: str) -> Any:
-    """An optional attribute of a model; None if it does not have it, or leaves it to subclasses."""
+    """An optional attribute of a model; None if the model does not have the attribute, or leaves it to subclasses."""
     try:
         return getattr(model, name, None)
     except NotImplementedError:

@@ -32,9 +32,9 @@ Ask = Literal["get_action", "take_action"]
 """The method that asks for an agent's action: ``agent.get_action(...)`` or ``agent.model.take_action(...)``."""
 
 _SILENT_TURNS = 1000
-"""Turns without a request for an action before an environment without a turn limit counts as stuck."""
+"""After this many turns without a request for an action, an environment without a turn limit counts as stuck."""
 _SILENT_EPISODES = 100
-"""Episodes without a request for an action before an environment counts as stuck."""
+"""After this many episodes without a request for an action, an environment counts as stuck."""
 
 
 class _Watched:
@@ -69,7 +69,8 @@ def _users(owner: Any, name: str, own: Any) -> Any:
 
 
 def _watched(owner: Any, name: str) -> bool:
-    """Whether this object's method is watched. A shallow copy holds the original's, which does not count."""
+    """Whether this object's method is watched. A shallow copy holds the watched method of the original, which does not
+    count."""
     held = getattr(owner, "__dict__", {}).get(name)
     return isinstance(held, _Watched) and held.owner is owner
 
