@@ -165,7 +165,8 @@ class Formulas:
 
 
 def _row_weights(made: npt.NDArray[np.int64], floors: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Return weights of rows ``[A, B]``: 0 for rows made before an agent's ``floors`` updates, equal for all others.
+    """Return weights of rows ``[A, B]``: 0 for rows made at fewer updates than the agent's entry in ``floors``, else
+    equal.
 
     The weights are 1 on average. If all rows are too old, for example because no newer rows have arrived yet, all of
     them count equally.

@@ -47,8 +47,9 @@ class ValueConfig:
     sequence_length: Annotated[int, Ge(1)] = 32
     """Number of consecutive rows of a sequence from which a policy with a memory learns."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Burn-in: number of rows before the ``sequence_length`` rows of a sequence. They are not learned from. They only
-    bring the memory up to date, because an older version computed the state that is stored at their start."""
+    """Burn-in: number of rows that precede the ``sequence_length`` rows in a sequence. Burn-in rows are not learned
+    from. They only bring the memory up to date, because an older version computed the state that is stored at their
+    start."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1

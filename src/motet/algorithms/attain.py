@@ -182,7 +182,7 @@ class AttainBehaviour(ActingStream):
     """The acting half: a robot that acts uniformly, and queries the model for the successors of all robot actions.
 
     Every row draws one random number for the robot and one for each human. With beliefs, it draws one for the robot and
-    three others.
+    three other numbers.
     """
 
     def __init__(self, config: AttainConfig, coded: CodedModel) -> None:

@@ -229,7 +229,8 @@ class LossConfig:
     """For each name, how many random numbers from [0, 1) each row gets. The loss finds them in
     ``batch.draws[name]``."""
     normal_draws: ClassVar[Mapping[str, int]] = {}
-    """For each name, how many standard normal random numbers each row gets. They are in ``batch.draws[name]``, too."""
+    """For each name, how many standard normal random numbers each row gets. The loss finds them in
+    ``batch.draws[name]``."""
 
     def __post_init__(self) -> None:
         if "__dataclass_params__" not in vars(type(self)):

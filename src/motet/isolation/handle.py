@@ -58,7 +58,7 @@ class PolicyProcess:
 
     def _listen(self) -> tuple[str, str] | None:
         """Read the messages of the guard."""
-        gone = self._child.exit is not None  # looked up before the pipe is read: it then holds all messages
+        gone = self._child.exit is not None  # looked up first: if gone, the pipe holds all messages
         while self._pipe.poll(0):
             try:
                 kind, value = _guard.unpack(self._pipe.recv_bytes(64))

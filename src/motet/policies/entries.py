@@ -92,7 +92,7 @@ class Entry:
     """The limits of the run's partners in training, if all partners had the same limits. An evaluation uses them unless
     the evaluation sets limits."""
     by_agent: Mapping[str, PolicySpec] = field(default_factory=dict)
-    """How the policy of each agent is made, by agent: a run has a separate policy for each of its agents."""
+    """How each agent's policy is made, by agent. A run has a separate policy for each agent that learned."""
     source: str = ""
     """The user's text for the policy, for reports."""
     key: str = ""
