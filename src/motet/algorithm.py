@@ -161,7 +161,8 @@ def stacked_batch(observation_space: Space, action_space: Space, settings: Reade
     rows = (*draws, *length)
     more = (*draws, *(n + settings.n_step for n in length))
     frames = (settings.n_frames,) if settings.n_frames > 1 else ()
-    has_next = settings.next_observation and not length  # rows of transitions; otherwise observations have more rows
+    # only transitions have next observations; sequences and fragments have more rows of observations
+    has_next = settings.next_observation and not length
     drawn = draws if settings.sequences else rows
 
     def arrays(lead: tuple[int, ...], space: Space) -> Nest:

@@ -193,7 +193,7 @@ class BehaviourPolicy:
         self._mask_form = None if action_space is None else mask_form(action_space)
         self.n_frames = n_frames
         self._carried = EpisodeState(1, n_frames, state_size_of(behaviour))
-        # Copied, because a subscriber reuses its buffers in turn.
+        # The weights are copied, because a subscriber reuses its buffers in turn.
         behaviour.load(np.array(weights, np.float32), dict(header))
 
     @property
@@ -267,7 +267,7 @@ class EpisodeState:
         if self._memory is None:
             return behaviour.act(seen, masks, explore)
         remembers = cast(Remembers, behaviour)  # isinstance would take longer than a small network
-        if len(at) == self._tracks:  # the old array belongs to the row, so it is replaced and never written to
+        if len(at) == self._tracks:  # the old array belongs to a row, so the array is replaced and never written to
             actions, extra, self._memory = remembers.act_from(self._memory, seen, masks, explore)
         else:
             actions, extra, self._memory[at] = remembers.act_from(self._memory[at], seen, masks, explore)

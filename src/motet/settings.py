@@ -403,7 +403,7 @@ def json_schema(kind: Any, forms: Mapping[Any, Any]) -> dict[str, Any]:
         found = [json_schema(Annotated[(one, *bounds)] if bounds else one, forms) for one in inner]
         return found[0] if len(found) == 1 else {"anyOf": found}
     if origin is Callable:
-        return {"type": "string", "pattern": "^[^:]+:[^:]+$"}  # named by its import path
+        return {"type": "string", "pattern": "^[^:]+:[^:]+$"}  # a function or class is named by its import path
     if origin is Literal:
         return {"enum": list(members)}
     if kind in (bool, str):

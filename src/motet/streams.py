@@ -131,7 +131,7 @@ class Streams:
 
     def __init__(self, user: StreamUser) -> None:
         self.user = user
-        # By generator: the state, or the seed if nothing was drawn from it. Both are outdated after a draw.
+        # By generator: the saved state, or the seed while nothing has been drawn. Both are outdated after a draw.
         self._fresh: list[int | None] = [MADE, MADE, MADE]
         self._kept: list[Any] = [None, None, None]
         self._outdated = [False, False, False]
@@ -284,7 +284,7 @@ class _Numpy:
         self._bits: Any = None  # the bit generator at whose memory the view points
         self._memory: Any = None
         self._spare: Any = None
-        self._some_state: Any = None  # any state will do: reading the present one takes 20 us
+        self._some_state: Any = None  # any state will do here, because reading the present state takes 20 us
 
     def ready(self) -> bool:
         return True
@@ -316,7 +316,7 @@ class _Numpy:
             return bits, state["gauss"] if state["has_gauss"] else None
         before = memory.raw
         normal = np.random.standard_normal()
-        if memory.raw == before:  # no bits were used, so this was the kept number
+        if memory.raw == before:  # no bits were used, so the drawn number was the kept one
             return bits, normal
         memory.raw = before
         return bits, None
@@ -503,7 +503,7 @@ class Exchange:
 _NUMPY, _TORCH = 1, 2
 
 EXCHANGE = Exchange()
-# The generators belong to the process, so the knowledge of whose streams are installed does too.
+# Generators belong to the process. So there is one record per process of whose streams are installed.
 
 
 # ---- for callers of users' code

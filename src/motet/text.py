@@ -34,7 +34,8 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 HIDDEN = (
     "\x00-\x1f\x7f-\x9f"  # control characters, which terminals act on
-    "\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or set directions
+    # characters that are invisible or set the direction of writing
+    "\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\ufffe\uffff"  # cannot be encoded, or forbidden in XML
     "\U000e0000-\U000e007f"
 )
@@ -138,7 +139,7 @@ def aligned(values: Iterable[float | None], digits: int = 3, first: int | None =
     """
     found = list(values)
     sizes = [abs(value) for value in found[:first] if value is not None and math.isfinite(value)]
-    # Rounded first, so that 9.999 counts as 10.0 and 999.9 as 1.00k.
+    # The largest number is rounded first, so that 9.999 counts as 10.0 and 999.9 as 1.00k.
     largest = float(f"{max(sizes, default=0.0):.{digits}g}")
     if 0 < largest < 1e-3:
         return [short(value) if value is None or not math.isfinite(value) else f"{value:.1e}" for value in found]

@@ -355,7 +355,7 @@ class EmpowerNetworks(FlatLearner, Empower):
         """Take a gradient step of a network for the agents that learn it in their stage."""
         if not any(learns):
             return
-        # Before that stage the moments are 0, so a gradient of 0 changes nothing.
+        # Before an agent's stage its moments are 0, so a gradient of 0 changes nothing.
         if not all(learns):
             self._grads[network].mul_(self._device.to_device(np.array(learns, np.float32)).unsqueeze(1))
         self._adams[network].step(rates, self.config.adam_eps)

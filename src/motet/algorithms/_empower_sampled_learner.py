@@ -87,7 +87,7 @@ class EmpowerSampled(EmpowerNetworks):
         assert isinstance(rows, SampledRows)
         self._x = self._encoded(rows)
         agents = torch.arange(len(rows.row), device=rows.row.device).unsqueeze(1)
-        goal = torch.cat([rows.goal[agents, rows.row], rows.goal], 1)  # of the successors, then of the states
+        goal = torch.cat([rows.goal[agents, rows.row], rows.goal], 1)  # goals of the successors, then of the states
         self._pairs = rows.pairs(self._x, goal)
         attainment = torch.sigmoid(self._target[0].forward(self._pairs).out).view(*goal.shape[:3])
         self._here = attainment[:, rows.n :]

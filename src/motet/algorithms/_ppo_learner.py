@@ -98,7 +98,8 @@ class _Rows:
         assert self.batch.valid is not None
         whole, chunks = self._begin
         whole[..., 0] = True
-        np.logical_not(self.batch.valid, out=whole[..., 1:])  # after an end: there no transition starts
+        # rows after the end of an episode, where no transition starts
+        np.logical_not(self.batch.valid, out=whole[..., 1:])
         chunks[...] = whole
         chunks[..., :: self._chunk] = True
         return self._begin

@@ -31,7 +31,8 @@ class _Judged:
         agents, rows = len(tensors.x), tensors.rows
         shape = (agents, 2, rows, size + scale.size)
         self.raw = torch.zeros_like(tensors.x)
-        if isinstance(tensors, Tensors):  # features, [A, R, size] each; an encoder replaces them
+        # features [A, R, size]: the inputs themselves, unless an encoder replaces them
+        if isinstance(tensors, Tensors):
             self.seen, self.next_seen = tensors.x, tensors.next_x
         here, there = device.zeros(*shape), device.zeros(*shape)
         self.here, self.there = here.flatten(0, 1), there.flatten(0, 1)

@@ -41,7 +41,7 @@ class Transitions:
         agent, place = np.nonzero(valid)
         to = agent, number[agent, place]
         self.codes = np.empty((agents, n + rows, size), successor.dtype)
-        self.codes[:, :n] = observation[:, :1]  # any state, because it belongs to no row
+        self.codes[:, :n] = observation[:, :1]  # filled up with any state, because these entries belong to no row
         self.codes[:, n:] = observation
         self.codes[to] = successor.reshape(agents, -1, size)[agent, place]
         ended, holds = np.ones((agents, n), np.bool_), np.zeros((agents, n, goals), np.uint8)

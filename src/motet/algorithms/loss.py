@@ -132,7 +132,7 @@ class Net:
         object.__setattr__(self, "source", Source.of(self.source, "source"))
         for name in ("outputs", "actions"):
             if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, operator.index(given))  # accepts numpy integers too
+                object.__setattr__(self, name, operator.index(given))  # operator.index accepts numpy integers too
         check_fields(self)
 
 

@@ -95,7 +95,8 @@ def remove_groups(mark: int, root: Path = _ROOT) -> None:
                 try:
                     folder.rmdir()
                     break
-                except OSError as error:  # the kernel frees the last task a moment after its death
+                # the kernel removes the last task from the group a moment after the task's death
+                except OSError as error:
                     if error.errno != errno.EBUSY or time.monotonic() > deadline:
                         raise
                 time.sleep(0.001)

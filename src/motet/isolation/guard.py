@@ -179,7 +179,8 @@ class Guard:
         """Reap the orphans that have exited."""
         for pid in below:
             if pid != self._pid:
-                with contextlib.suppress(ChildProcessError):  # not a child of the guard, so not an orphan
+                # this process is not a child of the guard, so it is not an orphan
+                with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
     def _end(self) -> None:

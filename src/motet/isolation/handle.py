@@ -88,7 +88,8 @@ class PolicyProcess:
         None."""
         if not self._start.guarded:
             return None
-        refused = refused_a_task(self._start.mark)  # checked before the guard ends, because it then removes the group
+        # checked before the guard ends, because the guard removes the group at its end
+        refused = refused_a_task(self._start.mark)
         return self._too_many_tasks if refused or self.hear() == self._too_many_tasks else None
 
     @property
@@ -126,8 +127,8 @@ class PolicyProcess:
 
     def end(self) -> None:
         """End the process and all processes that it started, and wait until they are dead."""
-        self._pipe.close()  # the guard then kills everything
-        self._child.resume()  # needed if the policy has stopped its guard
+        self._pipe.close()  # when the pipe is closed, the guard kills everything
+        self._child.resume()  # the policy may have stopped its guard by a signal
         try:
             if not (self._start.guarded and self._child.join(DEATH_S) and self._child.exit == 0):
                 self._kill()

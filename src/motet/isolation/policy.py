@@ -397,7 +397,7 @@ class IsolatedPolicy:
             if self._sandbox != "no":
                 modules, data = self._own
                 within = tuple(dict.fromkeys(path for one in modules for path in _sandbox.reach(one, data)))
-                # The guard creates it, so that it is removed even if this process is killed meanwhile.
+                # The guard creates the folder, so that the folder is removed even if this process is killed meanwhile.
                 folder = os.path.join(tempfile.gettempdir(), f"motet-policy-{secrets.token_hex(8)}")
                 on_failure.callback(_sandbox.remove, folder)
                 confinement = _sandbox.Confinement(within, folder, self._sandbox == "strict")

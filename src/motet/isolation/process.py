@@ -103,13 +103,13 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
         _live(mailbox, pipe, start, out_w, keep=(out_r,))
     os.setpgid(0, 0)  # a separate process group: the docstring of Guard says why
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # set while this process still dies with its parent, because the parent looks for marks at the end
+    # the mark is set while this process still dies with its parent, because the parent looks for marks at the end
     carry_mark(start.mark)
     prctl(PR_SET_PDEATHSIG, 0)
     signal_when_parent_ends(signal.SIGCONT)
     groups = []
     if start.sandbox is not None:
-        os.mkdir(start.sandbox.folder, 0o700)  # created here, because from here on the guard always removes it
+        os.mkdir(start.sandbox.folder, 0o700)  # created here, because from here on the guard always removes the folder
         limited = start.by_kernel and _sandbox.limit_folder(start.sandbox.folder, start.folder_bytes)
         start = replace(start, sandbox=replace(start.sandbox, limited=limited))
     if start.by_kernel:
@@ -118,7 +118,7 @@ def enter(segment: Segment, pipe: Connection, start: PolicyStart) -> None:
                 groups.append(PolicyGroup(controller, start.mark, limit))
                 start = replace(start, grouped=start.grouped | {controller})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    gc.freeze()  # so that garbage collection does not copy the pages shared with the process before the fork
+    gc.freeze()  # garbage collection shall not copy the pages that are shared with the process before the fork
     pid = _fork(mailbox, pipe, start)
     if pid == 0:
         for group in groups:
@@ -152,7 +152,7 @@ def _live(mailbox: Mailbox, pipe: Connection, start: PolicyStart, out: int, keep
     """Run as the policy process until it is killed."""
     guard = os.getppid()
     try:
-        os.setsid()  # so that a signal to its process group reaches no other process
+        os.setsid()  # a signal to the policy's process group shall reach no other process
         try:
             pipe.send_bytes(MESSAGE.pack(STARTED, os.getpid()))
         except (BrokenPipeError, ConnectionResetError):  # the parent has ended, and the policy is not needed any more
@@ -186,7 +186,7 @@ def _close_everything(out: int, keep: tuple[int, ...]) -> None:
             with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     tracker: Any = resource_tracker._resource_tracker
-    tracker._fd = None  # closed above; a policy that needs a tracker starts a new one
+    tracker._fd = None  # the tracker's descriptor is closed; a policy that needs a tracker starts a new one
     sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), _writer(1), _writer(2)  # noqa: SIM115
 
 

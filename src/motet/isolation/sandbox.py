@@ -102,7 +102,7 @@ def limit_folder(folder: str, size: int) -> bool:
     lib = libc()
     if lib.unshare(_CLONE_NEWNS) != 0:
         return False
-    # Private, so that no other process sees it, and it vanishes with the last process that does.
+    # The mount is private: no other process sees it, and it vanishes with the last process that does.
     private = lib.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None) == 0
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
     return private and bool(lib.mount(b"motet", os.fsencode(folder), b"tmpfs", flags, options) == 0)
@@ -158,7 +158,7 @@ def remove(folder: str) -> None:
     """Remove a folder in which a policy could write, whatever its depth and contents."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     if sys.platform == "linux":
-        libc().umount2(os.fsencode(folder), _MNT_DETACH)  # fails if nothing is mounted there
+        libc().umount2(os.fsencode(folder), _MNT_DETACH)  # fails if nothing is mounted on the folder
     try:
         root = os.open(folder, flags)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ __all__ = ["ARCHITECTURES", "has_seccomp", "restrict_calls"]
 _REFUSED = {
     # Sockets of all families.
     "socket": (41, 198), "socketpair": (53, 199),
-    # New processes, and other processes.
+    # Starting new processes, and access to other processes.
     "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
     "process_mrelease": (448, 448), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),

@@ -160,8 +160,9 @@ class MemoryWatch:
 
     def __init__(self, limit: int, shared: int) -> None:
         self._limit, self._shared = limit, shared
-        self._first: dict[int, int] = {}  # by process: the resident memory when it was first seen
-        self._exact: dict[int, tuple[int, int]] = {}  # by process: the exact measurement, and the resident memory then
+        self._first: dict[int, int] = {}  # by process: its resident memory when the process was first seen
+        # by process: its exact measurement, and its resident memory at that time
+        self._exact: dict[int, tuple[int, int]] = {}
         self._exact_at = 0.0
 
     def share(self, pids: list[int]) -> float:

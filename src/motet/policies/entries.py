@@ -237,7 +237,7 @@ def as_given(text: str, *, trust: bool = False, world: Any = None) -> Entry:
     what, options, arguments = _parsed(text)
     telling = ("data", "kind", "shared", "translate", "agent", "step", "name")
     apart = {name: options[name] for name in telling if name in options}
-    # Where a policy runs does not change the result, so it is not part of its description.
+    # Where a policy runs does not change the result. So the description of the policy leaves it out.
     source = ",".join(part for part in _PARTS.findall(text) if not part.startswith("isolate="))
     taken: dict[str, Any] = {"source": source, "key": json.dumps([what, apart, arguments])}
     if "seat" in options:

@@ -81,7 +81,7 @@ class Partner:
             raise SettingError("sandbox and limits are only valid with isolate=True (got isolate=False)")
         key = found.key
         if isinstance(self.policy, PolicySpec) and isinstance(self.policy.factory, str):
-            key = _key(self.policy)  # equal for equal specs, also after the run is resumed
+            key = _key(self.policy)  # the key is equal for equal specs, even after the run is resumed
         spec = replace(found.spec, name=self.name) if self.name and not found.by_agent else found.spec
         return replace(found, spec=spec, isolate=isolated, key=key)
 
@@ -93,7 +93,7 @@ class Partner:
         spec = entry.on(agent)
         if is_run_policy(spec):
             return replace(self, policy=entry.source or str(self.policy), name=self.name or entry.title, copy=folder)
-        # its agent did not learn in that run, so the run is not needed
+        # the entry's agent did not learn in that run, so the run is not needed
         if isinstance(self.policy, str) and _is_run(self.policy):
             limits, sandbox = self.limits or entry.limits, entry.sandbox if self.sandbox == "no" else self.sandbox
             inner = replace(self, policy=spec, isolate=bool(entry.isolate), limits=limits, sandbox=sandbox)

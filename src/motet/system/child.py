@@ -230,7 +230,7 @@ def _is_unguarded() -> bool:
         return False  # a notebook, a debugger or a thread
     file = frame.f_globals.get("__file__")
     if not file or frame.f_code.co_filename != file or Path(file).stem in ("__main__", "ipython"):
-        return False  # children do not import it
+        return False  # children do not import this script
     try:
         statements = ast.parse(Path(file).read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -312,7 +312,7 @@ def _room(home: multiprocessing.connection.Connection) -> int:
         import fcntl
 
         return min(_MAX_TRACEBACK, fcntl.fcntl(home.fileno(), fcntl.F_GETPIPE_SZ) // 2)
-    except (ImportError, AttributeError):  # the size is unknown on other systems, but larger than this
+    except (ImportError, AttributeError):  # the size of a pipe is unknown on other systems, but larger than 4096 bytes
         return 4096
 
 

@@ -20,7 +20,8 @@ __all__ = ["file_name", "file_stems", "replace_folder", "sync", "write_whole"]
 
 _UNSAFE = re.compile(f'[{HIDDEN}<>:"/\\\\|?*]+')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])\s*(\..*)?", re.I | re.S)
-_MARKED = re.compile(r"~[0-9a-f]{16}", re.I)  # the hash at the end of a stem that differs from its name
+# the hash at the end of a stem that differs from the name for which it stands
+_MARKED = re.compile(r"~[0-9a-f]{16}", re.I)
 _BYTES = 200  # maximum length of a stem: with its suffix it stays below the 255 bytes that file systems allow
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2

@@ -137,7 +137,7 @@ def starting() -> Iterator[None]:
     global _started
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
-        resource_tracker.ensure_running()  # starting it later would reset the mask
+        resource_tracker.ensure_running()  # starting the tracker later would reset the mask
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
         _forget_a_file_that_is_none()
@@ -158,7 +158,7 @@ def _forget_a_file_that_is_none() -> None:
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is not None and not os.path.exists(file):
-        with contextlib.suppress(AttributeError):  # another thread has deleted it
+        with contextlib.suppress(AttributeError):  # another thread has deleted the attribute
             del main.__file__
 
 
@@ -221,7 +221,7 @@ def _have_one() -> None:
 def _runs() -> bool:
     try:
         return os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:  # another thread has just reaped it
+    except ChildProcessError:  # another thread has just reaped the server
         return False
 
 
@@ -244,7 +244,7 @@ def _one_thread() -> Iterator[None]:
 def _nameless() -> Iterator[str]:
     """A folder for a socket, removed with its contents at the end. Its path is short even if the true path is long."""
     true = tempfile.mkdtemp(prefix="motet-")
-    if not _DESCRIPTORS.is_dir():  # without /proc the folder can only be reached by name, so it stays
+    if not _DESCRIPTORS.is_dir():  # without /proc the folder can only be reached by its name, so the folder stays
         yield true
         return
     fd = os.open(true, os.O_PATH | os.O_DIRECTORY)
@@ -284,7 +284,7 @@ def _serve(listener: int, alive: int) -> NoReturn:
     """Be a fork server until the process that started it is gone."""
     global _serving, _socket
     _serving = os.getpid()
-    _socket = None  # belongs to the process that started this one; closed below
+    _socket = None  # this socket belongs to the process that started this one, and is closed below
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

@@ -90,7 +90,7 @@ class GpuMeter:
                     return []
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                    text=True, errors="replace", start_new_session=True,  # Ctrl-C must not reach it
+                    text=True, errors="replace", start_new_session=True,  # Ctrl-C must not reach the driver's program
                 )  # fmt: skip
         except OSError:
             return []
@@ -98,7 +98,8 @@ class GpuMeter:
             text, _ = self._process.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a driver may outlive it
+            # a process that waits for a driver may outlive SIGKILL
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
             return []
         finally:

@@ -235,7 +235,7 @@ def _nameless_file(directory: Path) -> int:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
-    with tempfile.TemporaryFile(dir=directory) as file:  # unlinked as soon as it is made
+    with tempfile.TemporaryFile(dir=directory) as file:  # this file is unlinked as soon as it is made
         return os.dup(file.fileno())
 
 

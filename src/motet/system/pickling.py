@@ -71,7 +71,7 @@ class _Search:
 
     def __init__(self, dumps: Dumps) -> None:
         self._dumps, self._by_value = dumps, dumps is cloudpickle.dumps
-        self._seen: list[Any] = []  # kept alive, so that no other part gets the same id
+        self._seen: list[Any] = []  # seen parts are kept alive, so that no other part gets the same id
         self._tries = 0
 
     def inside(self, value: Any, path: str, error: Exception, depth: int) -> tuple[str, Exception] | None:

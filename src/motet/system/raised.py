@@ -41,7 +41,7 @@ def summary(error: BaseException) -> str:
 
 
 def _what(error: BaseException) -> str:
-    text = str(error)[: 4 * DETAIL].strip()  # cut before it is cleaned, which takes long for megabytes
+    text = str(error)[: 4 * DETAIL].strip()  # the text is cut first, because cleaning megabytes takes long
     return f"{class_name(error)}: {text}" if text else class_name(error)
 
 

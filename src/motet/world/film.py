@@ -219,7 +219,8 @@ def captioned(frames: Sequence[Picture], captions: Sequence[str]) -> list[Pictur
     font = ImageFont.load_default(size=14)
     wrapped = [_wrapped(caption, lambda text: font.getlength(text) <= width - 12) for caption in captions]
     below = 18 * max(map(len, wrapped)) + 8
-    shades = np.linspace(_PAPER, _INK, 4).astype(np.uint8)  # few, so that a GIF of a plain world needs few colours
+    # few shades, so that a GIF of a plain world needs few colours
+    shades = np.linspace(_PAPER, _INK, 4).astype(np.uint8)
     found = []
     for frame, text in zip(large, wrapped, strict=True):
         strip = Image.new("L", (width, below))

@@ -232,7 +232,7 @@ class ObjectsAtOnce(_Direct):
         for name in present:
             rewards[name], ended[name] = self._act(name, actions[name])
             if ended[name]:
-                seen[name] = self.observe(name)  # read now, because other agents may still change the observation
+                seen[name] = self.observe(name)  # observations are read now, because other agents may still change them
         self._turn += 1
         left = [name for name in present if not ended[name]]
         if left and ended_itself(self.environment):

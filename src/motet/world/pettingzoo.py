@@ -58,7 +58,7 @@ class _Adapter(World):
         self.can_save = hasattr(inner, "get_state") and hasattr(inner, "set_state")
         self.stage_of = _of_wrapped(env, "stage_of")
         self._seed: int | None = None
-        self._resets = 0  # resets without a seed since the last one with a seed
+        self._resets = 0  # number of resets without a seed since the last reset with a seed
         self._measured = EpisodeMetrics(self._kind())
         self._begin()
 
@@ -68,7 +68,7 @@ class _Adapter(World):
         self._group: tuple[int, ...] = ()
         self._owed = [0.0] * count
         self._over = [False] * count
-        self._seen: list[Any] = [None] * count  # last observations; in InTurn only those of agents that ended
+        self._seen: list[Any] = [None] * count  # last observations by agent; in InTurn only those of agents that ended
         self._masks: list[Any] = [None] * count  # the action masks of these observations
         self._ends: list[End] = []
         self._measured.clear()
@@ -270,7 +270,7 @@ class InTurn(_Adapter):
             self._checked(actions)  # raises an error with the reason
             return  # not an error: the group and the actions are empty
         rest = env._cumulative_rewards[self._names[agent]] - self._asked[agent]
-        if rest:  # reward() was not called for it before this action
+        if rest:  # reward() was not called for this agent before this action
             self._owed[agent] += float(rest)
         self._asked[agent] = 0.0
         self._acted[agent] = True

@@ -170,7 +170,7 @@ class SelfDriven(_Adapter):
         """Begin an episode. An unfinished turn is abandoned: the rest of it does not run."""
         self._abandon()
         self._reset(seed)
-        self._begin()  # drop what was noted during the user's reset(): it belongs to no turn
+        self._begin()  # drop what was noted during the user's reset(), because it belongs to no turn
         try:
             self._watch_all()
         except RuntimeError as error:
@@ -216,12 +216,13 @@ class SelfDriven(_Adapter):
         # agents whose transition is running, innermost last; -1: an agent that motet does not play
         self._running: list[int] = []
         self._looker = -1  # the agent that computed a pov last
-        self._last_seen: list[Any] = [None] * count  # by agent, its last pov
-        self._open = [False] * count  # by agent: whether it was asked and the row of that action is not complete
+        self._last_seen: list[Any] = [None] * count  # by agent: the last pov that it computed
+        self._open = [False] * count  # by agent: whether it was asked for an action whose row is not complete yet
         self._stray = [0.0] * count  # rewards earned between two rows
         self._acted: list[list[Any]] = [[] for _ in range(count)]  # results of act() since the agent was asked
-        self._remembered: list[float | None] = [None] * count  # rewards passed to add_memory() since then
-        self._done: list[bool | None] = [None] * count  # the last result of is_done() since then
+        # rewards passed to add_memory() since the agent was asked
+        self._remembered: list[float | None] = [None] * count
+        self._done: list[bool | None] = [None] * count  # the last result of is_done() since the agent was asked
 
     # ---- two stacks
 
@@ -232,7 +233,7 @@ class SelfDriven(_Adapter):
             self._resume(None, None)
             if self._group or self._ends:
                 return
-            self.reset()  # no agent was asked in that episode, so the caller would see nothing of it
+            self.reset()  # no agent was asked in this episode, so the caller would see nothing of the episode
             self._ready = False
         raise self._error(f"no agent was asked for an action in {_SILENT_EPISODES} episodes; {_EXPECTED}")
 
@@ -338,7 +339,8 @@ class SelfDriven(_Adapter):
             if offers(agent, "transition"):
                 agent.transition(world)
             elif number is not None and self._questions[number] == "act":
-                if self._open[number] or self._seen[number] is None:  # otherwise it does not act after its end
+                # if neither holds, the agent has ended and does not act
+                if self._open[number] or self._seen[number] is None:
                     agent.act(world, self._ask(number, agent.pov(world)))
                     self._settle(number)
             elif offers(agent, "pov", "get_action", "act"):
@@ -388,7 +390,7 @@ class SelfDriven(_Adapter):
                 _watch(agent, "transition", -1, self._note_transition)
 
     def _watch_player(self, agent: Any, number: int) -> None:
-        if not _watched(agent, "pov"):  # then none of its methods is watched: all are watched together
+        if not _watched(agent, "pov"):  # then no method of this agent is watched: all of them are watched together
             for name, note in self._notes:
                 if offers(agent, name):
                     _watch(agent, name, number, note)

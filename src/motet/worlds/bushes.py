@@ -119,7 +119,7 @@ class Bushes:
             tile = tiles[agent]
             target = self._targets[tile][action]
             if target in wanted and not (action == _PASS and agent < self.robots):
-                continue  # off the grid, occupied, or taken by an agent with a lower number
+                continue  # the tile is off the grid, occupied, or taken by an agent with a lower number
             wanted.add(target)
             thick = densities[target]
             if agent < self.robots:

@@ -39,7 +39,7 @@ _REMEMBERED = 100_000  # cached outcomes of interacting moves: some tens of MB
 class _Move(NamedTuple):
     """Effect of one agent's action if it is carried out first."""
 
-    tiles: int  # the tiles that it depends on or changes, as bits
+    tiles: int  # the tiles on which the action depends, and those that it changes, as bits
     to: int
     pushed: int  # tile of the block that is pushed, -1 for none; the block moves by the same step as the agent
     key: int  # key that is picked up, -1 for none
@@ -107,7 +107,8 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         self._far: dict[int, dict[int, int]] = {}  # distances to a tile, by tile
         self._known: State | None = None  # the state that _moves belongs to
         self._moves: list[list[_Move]] = []  # [agent, action]
-        # Cached outcomes of interacting moves, which are slow to compute. They do not depend on the step, and omit it.
+        # Cached outcomes of interacting moves, which are slow to compute. They contain no step, because they do not
+        # depend on it.
         self._touched: dict[tuple[Any, ...], list[tuple[float, tuple[Any, ...]]]] = {}
 
     # The model
@@ -231,7 +232,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         chosen = [whole(f"the action of {name}", actions[name], 0, _ACTIONS - 1) for name in names]
         state = self.get_state()
         outcomes = self.transition_probabilities(state, chosen)
-        assert outcomes is not None  # there are agents, so the episode is not over
+        assert outcomes is not None  # outcomes is only None after the end of an episode, when there are no agents
         drawn = self._rng.choice(len(outcomes), p=[p for p, _ in outcomes]) if len(outcomes) > 1 else 0
         self._state = successor = outcomes[drawn][1]
         over = self._over(successor[0])

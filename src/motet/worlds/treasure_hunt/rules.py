@@ -313,7 +313,8 @@ class TreasureHunts(VectorWorld):
             self._due[world] = [(trials, 0, EMPTY)]
             return
         rng = self._rngs[world]
-        gaps = np.minimum(rng.geometric(self.spawn, _BLOCK), trials + 1)  # so that the sum does not overflow
+        # longer gaps are cut, so that the sum does not overflow
+        gaps = np.minimum(rng.geometric(self.spawn, _BLOCK), trials + 1)
         loot = rng.integers(GEM, BONE + 1, _BLOCK)
         self._due[world] = self._located(world, last + gaps.cumsum()[::-1], loot.tolist())
 
