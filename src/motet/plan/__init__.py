@@ -8,8 +8,8 @@
                                       ──best_response──▶ Response ──▶ regret of a learner
 
 A model is any object that gives the successor states of a joint action and their probabilities (:class:`Model`).
-Everything here uses as many cores as make it faster, on one machine or on a Ray cluster. The result is the same, bit
-for bit, for any number of them.
+All functions use as many cores as make them faster, on one machine or on a Ray cluster. The result is the same, bit for
+bit, for any number of cores.
 """
 
 from motet.plan.behaviour import Humans, Robot

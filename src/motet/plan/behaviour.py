@@ -29,20 +29,22 @@ class Humans:
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor per step."""
     rho: Annotated[float, Ge(0), FINITE] | None = None
-    """Discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d)."""
+    """Discount rate, as an alternative to ``gamma``: a transition of duration d is discounted by exp(-``rho`` d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
-    """What humans expect of the robot: the action worst for them, the one best for them, or the mean over all."""
+    """Which action humans expect of the robot: the worst one for them, the best one for them, or the mean over all of
+    its actions."""
     believed_others_policy: Believed | None = None
     """What a human believes about the other humans: a callable (state, agent, action) -> [(probability, profile)]. A
-    profile has one action of each agent; only those of the other humans are used. None: they act uniformly."""
+    profile has one action of each agent; only the actions of the other humans are used. None: the other humans act
+    uniformly."""
     achieved: Achieved | None = None
-    """The value of a goal that holds already. zero: 0. one: 1, also in a terminal state. stay: the human takes the
-    action ``still``, the value is 0, and the attainment is the probability that the goal holds again after the step.
-    None: stay if the model has a ``possible_goal_generator``, else zero."""
+    """The value of a goal that holds already. ``zero``: 0. ``one``: 1, also in a terminal state. ``stay``: the human
+    takes the action ``still``, the value is 0, and the attainment is the probability that the goal holds again after
+    the step. None: ``stay`` if the model has a ``possible_goal_generator``, else ``zero``."""
     still: Annotated[int, Ge(0)] = 0
-    """Number of the action by which a human does not move."""
+    """Index of the action with which a human does not move."""
     credit_achieved: bool | None = None
-    """Older name of ``achieved``: True is achieved="one", False is achieved="zero"."""
+    """Older name of ``achieved``: True means ``one``, False means ``zero``."""
 
     def __post_init__(self) -> None:
         check_fields(self, "humans.")
@@ -74,7 +76,7 @@ class Robot:
     beta: Annotated[float, Ge(0)] = 10.0
     """Exponent of the robot's policy: how strongly it prefers better actions; infinite: uniform over the best ones."""
     rho: Annotated[float, Ge(0), FINITE] = 0.0
-    """Discount rate: the discount of a transition of duration d is exp(-rho d)."""
+    """Discount rate: a transition of duration d is discounted by exp(-``rho`` d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
@@ -82,9 +84,10 @@ class Robot:
     eta: Annotated[float, Gt(0), FINITE] = 1.0
     """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
-    """V_r of terminal states."""
+    """The robot's value V_r in terminal states."""
     gamma: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Discount factor per unit of time, instead of rho: rho is -ln gamma everywhere, also in the weight of U_r."""
+    """Discount factor per unit of time, as an alternative to ``rho``. The discount rate is then -ln(``gamma``), also in
+    the weight of the utility U_r."""
 
     def __post_init__(self) -> None:
         check_fields(self, "robot.")
@@ -95,7 +98,7 @@ class Robot:
 
     @property
     def rate(self) -> float:
-        """The discount rate rho, or -ln gamma."""
+        """The discount rate: ``rho``, or -ln(``gamma``) if ``gamma`` is given."""
         return self.rho if self.gamma == 1 else -math.log(self.gamma)
 
 

@@ -16,7 +16,7 @@ from motet.plan.graph import Graph
 
 __all__ = ["Chain", "chain_of"]
 
-_BLOCK_ENTRIES = 4_000_000  # maximum number of probabilities of joint actions in memory at the same time
+_BLOCK_ENTRIES = 4_000_000  # maximum number of probabilities of joint actions that are in memory at the same time
 
 
 @dataclass(eq=False)
@@ -40,12 +40,13 @@ class Chain:
     successor: NDArray[np.int32]  # [transitions]
     probability: NDArray[np.float64]  # [transitions]
     duration: NDArray[np.float64] | None = field(default=None, repr=False)  # [transitions]
-    """Durations, if the graph has them: then two transitions to the same successor may have different durations."""
+    """Duration of each transition, if the graph has durations. Two transitions to the same successor may then differ in
+    their durations."""
     reward: NDArray[np.float64] | None = field(default=None, repr=False)  # [transitions, agents]
     """Expected reward of each agent in a transition, if the graph has rewards: ``chain.expected(chain.reward)``."""
 
     def visits(self) -> NDArray[np.float64]:
-        """Expected number of visits to each state in an episode, from the first state on."""
+        """Expected number of visits to each state in an episode that begins in the first state."""
         levels = self._levels()
         visits = np.zeros(len(self.graph))
         visits[0] = 1.0
@@ -58,13 +59,14 @@ class Chain:
     def expected(
         self, rewards: Callable[[Any, Any], ArrayLike] | ArrayLike, *, gamma: float = 1.0, rho: float | None = None
     ) -> NDArray[np.float64]:
-        """The expected discounted sum of rewards from each state on: [states], or [states, *shape] for vectors.
+        """The expected discounted sum of rewards from each state on: [states], or [states, *shape] if rewards are
+        arrays.
 
         Args:
             rewards: function ``(state, successor) -> reward``, called for each transition; or one reward for each
                 transition. A reward is a number or an array. Rewards by state are ``by_state[chain.successor]``.
             gamma: discount factor per step.
-            rho: discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d).
+            rho: discount rate, as an alternative to ``gamma``: a transition of duration d is discounted by exp(-rho d).
         """
         if not 0 <= gamma <= 1 or (rho is not None and not rho >= 0):
             raise SettingError(f"gamma must be a number from 0 to 1 and rho a number >= 0, got {gamma} and {rho}")
@@ -107,7 +109,7 @@ class Chain:
 
 
 def chain_of(graph: Graph, shares: Callable[[slice], NDArray[np.float64]]) -> Chain:
-    """The chain of a graph. ``shares``: the probability of each joint action, in some states, [states, joints]."""
+    """Make the chain of a graph. ``shares``: function from states to the probabilities of joint actions."""
     step = max(_BLOCK_ENTRIES // max(graph.joints, 1), 1)
     blocks = [slice(first, min(first + step, len(graph))) for first in range(0, len(graph), step)]
     parts = [_block(graph, block, shares(block)) for block in blocks]
@@ -117,7 +119,7 @@ def chain_of(graph: Graph, shares: Callable[[slice], NDArray[np.float64]]) -> Ch
 
 
 def _block(graph: Graph, states: slice, shares: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """The chain of some states: the number of transitions of each, and the transitions, merged and sorted."""
+    """The chain of some states: the number of transitions of each state, and its transitions, merged and sorted."""
     ends = graph.dists[states.start : states.stop + 1]
     opened = ~graph.terminal[states]
     numbers = (ends[:-1, None] - ends[0] + graph.joint[states])[opened]

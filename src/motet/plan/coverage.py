@@ -1,8 +1,9 @@
 """Coverage of goals: whether every human has, in every state, a goal that can still be attained.
 
-Where no goal can be attained, X_h is 0 and the robot's loss infinite. Whether there are actions that attain a goal
-depends only on the transitions. So this is checked before the sweeps, in one pass over the levels, with one bit for
-each goal and state. The robot's sweep checks X_h again: a policy may exclude the actions that would attain a goal.
+Where a human can attain no goal, its power X_h is 0, and the robot's loss is infinite. Whether there are actions that
+attain a goal depends only on the transitions. So this is checked before the sweeps, in one pass over the levels, with
+one bit for each goal and state. The robot's sweep checks X_h again: a policy may exclude the actions that would attain
+a goal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check_weights(graph: Graph, columns: GoalColumns) -> None:
 def check_coverage(graph: Graph, columns: GoalColumns, convention: Achieved) -> None:
     """Raise if a human cannot attain any of its goals from a state, and name both."""
     if graph.levels is None or not graph.humans:
-        return  # without levels no sweep is possible, and the sweep says so
+        return  # a graph without levels cannot be swept; the sweep raises that error
     within_reach = _within_reach(graph, np.packbits(columns.achieved, axis=1), convention)
     within_reach &= np.packbits(columns.weights > 0, axis=1)
     first = columns.first
@@ -48,7 +49,7 @@ def check_coverage(graph: Graph, columns: GoalColumns, convention: Achieved) -> 
 
 
 def powerless(graph: Graph, state: int, position: int, more: str = "") -> ModelError:
-    """The error of a human without power."""
+    """The error for a state in which a human has no power."""
     return ModelError(
         f"state {graph.states[state]!r}: X_h of {graph.agents[graph.humans[position]]} is 0: from here it cannot "
         f"attain any of its goals before the end{more}, so the robot's loss would be infinite. Give it a goal within "
@@ -57,7 +58,8 @@ def powerless(graph: Graph, state: int, position: int, more: str = "") -> ModelE
 
 
 def _within_reach(graph: Graph, holds: NDArray[np.uint8], convention: Achieved) -> NDArray[np.uint8]:
-    """Whether V_he can be positive: one bit for each goal, [states, bytes]. ``holds``: where the goals hold."""
+    """Whether the attainment V_he can be positive: one bit for each goal, [states, bytes]. ``holds``: which goals hold
+    where."""
     assert graph.levels is not None
     found = np.zeros_like(holds)
     pays = holds.copy()  # the goal holds, or can be attained later

@@ -1,4 +1,4 @@
-"""``solve``, for humans with goals and a robot that empowers them: its formulas, and a backward sweep for each.
+"""``solve``: plans for humans with goals and for a robot that empowers them. The formulas, and the two backward sweeps.
 
 Human h with goal g, in state s:
 
@@ -88,8 +88,8 @@ def solve(
         robot: how the robot chooses its actions; None: solve for the humans only.
         human_agents: the humans, by index or name; None: those of the model.
         robot_agents: the robots, by index or name; None: those of the model.
-        others: policies of agents that are neither: tables [states, actions] or functions ``state -> probabilities``,
-            by index or name. Without a policy such an agent always takes action 0.
+        others: policies of agents that are neither human nor robot: tables [states, actions] or functions ``state ->
+            probabilities``, by index or name. Without a policy such an agent always takes action 0.
         dtype: type in which V_h, pi_h and V_he are stored. Sums are always computed in float64.
         directory: keep the arrays of the solution in nameless files on this file system instead of memory, for plans
             that exceed the memory.
@@ -167,9 +167,9 @@ def solve_robot(
             function, or a table [states, actions] or [states, actions, goals], for each human; or a solution.
         robot: how the robot chooses its actions.
         gamma: the humans' discount factor per step, for V_he.
-        rho: the humans' discount rate, instead of gamma.
-        achieved: V_he of a goal that holds already, as in ``Humans``. stay: by its formula; what the human does there
-            is given by its policy.
+        rho: the humans' discount rate, as an alternative to ``gamma``.
+        achieved: V_he of a goal that holds already, as in ``Humans``. With ``stay``, V_he follows from its formula, and
+            the human acts by its given policy.
 
     >>> from motet.plan import enumerate_states
     >>> from motet.worlds.rooms import Rooms
@@ -277,7 +277,7 @@ def _allocated(
     parts: Sequence[str],
     directory: Directory,
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of the solution: those of ``humans``, or of humans with ``given`` policies, and of the ``robot``."""
+    """Allocate the arrays of the ``parts`` of a solution: ``humans``, ``given`` (policies of humans) and ``robot``."""
     states, width = columns.achieved.shape
     needed: dict[str, tuple[tuple[int, ...], str]] = {}
     if "humans" in parts:
@@ -319,7 +319,8 @@ def _backup(
     reads: tuple[str, ...],
     writes: tuple[str, ...],
 ) -> Backup:
-    """A backup over the transitions of a graph; ``own``: further arrays of which it reads its own states' rows."""
+    """A backup over the transitions of a graph. ``own``: arrays of which it reads only the rows of the states it
+    computes."""
     states = len(arrays["dists"]) - 1
     return Backup(
         make=make,
@@ -342,7 +343,7 @@ def _sweep_robot(
     workers: int | WorkerTeam,
     progress: ProgressReport,
 ) -> None:
-    """Write the robot's part of the solution; ``policy``: its policy, if that is evaluated."""
+    """Compute the robot's part of the solution. ``policy``: the robot's policy, if a given policy is evaluated."""
     out = {name: found[name] for name in ("power", "robot_value", "utility", "robot_q", "robot_policy")}
     out["value"] = found["attainment"]
     settings = {

@@ -33,7 +33,7 @@ from motet.world.model import agents_and_actions, optional_attribute
 
 __all__ = ["enumerate_states"]
 
-_TOLERANCE = 1e-9  # maximum distance of a distribution's sum from 1
+_TOLERANCE = 1e-9  # maximum difference between 1 and the sum of a distribution
 _MOST_JOINTS = 1 << 20  # maximum number of joint actions: the model is called for each of them in every state
 _BLOCK = 1 << 16  # number of states that are sorted at a time
 _CHECK_EVERY = 1 << 16  # number of new states between two checks of the available memory
@@ -209,7 +209,7 @@ class _Ask:
 
     def _target(self, numbers: dict[Any, int], successor: Any, state: Any, actions: Sequence[int]) -> int:
         """Index of a state among the successors of the part."""
-        if type(successor) is not self.kind:  # always checked, since 3.0 and 3 are the same key of a dict
+        if type(successor) is not self.kind:  # checked here, since a dict does not distinguish 3.0 from 3
             raise ModelError(
                 f"{_at(state, actions)} leads to {successor!r}, a {type(successor).__name__}, but the first state is "
                 f"of type {self.kind.__name__}: all states must have the same hashable type"
@@ -386,7 +386,7 @@ class _Found:
         """Raise before the memory runs out and the kernel kills the process."""
         left = available_bytes()
         each = (resident_bytes(mapped=False) - self.bytes_before) / max(self.asked, 1)
-        needed = int(each * (count - self.asked) + each * count / 2)  # for states not yet expanded, and for the sorting
+        needed = int(each * (count - self.asked) + each * count / 2)  # to expand the other states, and to sort
         if left is not None and needed > left:
             raise MemoryShortError(
                 f"{count:,} states found, at about {format_bytes(int(each))} each: at least {format_bytes(needed)} "
@@ -446,7 +446,7 @@ def _reordered(
     arrays: dict[str, NDArray[Any]],
     directory: Directory,
 ) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """The same arrays with state ``order[i]`` as number i, moved block by block."""
+    """The same arrays after state ``order[i]`` has got the number i. Rows are moved block by block."""
     number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
     whole = {"joint": joint, **arrays}
@@ -471,7 +471,8 @@ def _cycle(
     successor: NDArray[np.int32],
     depth: NDArray[np.int32],
 ) -> str:
-    """Describe one cycle. Every state without a depth has a predecessor without one, so going back ends in a cycle."""
+    """Describe one cycle. Each state that has no depth has a predecessor without a depth, so the way back leads into a
+    cycle."""
     sources = np.repeat(np.arange(len(states)), np.diff(rows[dists]))
     stuck = (depth[sources] < 0) & (depth[successor] < 0)
     before = np.full(len(states), -1)

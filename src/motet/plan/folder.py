@@ -1,4 +1,5 @@
-"""A folder of arrays: one ``.npy`` file each and a JSON header. Written completely or not at all, read by mapping."""
+"""A folder with a JSON header and one ``.npy`` file for each array. It is written completely or not at all, and mapped
+to be read."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def write_folder(
     arrays: Mapping[str, NDArray[Any]],
     in_blocks: Mapping[str, ArrayBlocks] | None = None,
 ) -> None:
-    """Write a folder under a temporary name and move it to the target. It replaces only a folder of the same kind."""
+    """Write a folder under a temporary name and move it to the target. An existing folder is replaced only if it is of
+    the same kind."""
     parts = in_blocks or {}
     target = check_target(path)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")

@@ -42,10 +42,10 @@ class RoleGraph:
     total: int
     """Number of states of the user's graph, in whose order tables are given."""
     kept: NDArray[np.int64] | None = None
-    """The states of the user's graph that remain; None: all."""
+    """The states of the user's graph that are in this graph; None: all."""
 
     def rows(self, given: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float64]:
-        """The rows of a table [states, *shape], in the order of the user's graph, for the states of this graph."""
+        """Return this graph's rows of a table [states, *shape] that is in the order of the user's graph."""
         table = np.asarray(given, np.float64)
         if table.shape != (self.total, *shape):
             raise SettingError(f"{name} must have the shape {(self.total, *shape)}, got {table.shape}")

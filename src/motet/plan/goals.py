@@ -200,7 +200,7 @@ class _Generate:
             for position, human in enumerate(self.humans):
                 try:
                     given = tuple(self.generate(state, human))
-                    if given != last[position]:  # compares identical goals without calling their __eq__
+                    if given != last[position]:  # tuples compare identical goals without calling __eq__
                         if given not in known[position]:
                             self._check(given, state, human)
                         number[position] = known[position].setdefault(given, len(known[position]))

@@ -236,7 +236,7 @@ class Graph:
             levels=arrays.get("levels"),
             encode=encode,
             coded_by_model=header["coded_by_model"],
-            has_goal_generator=header.get("has_goal_generator", False),  # older files do not have it
+            has_goal_generator=header.get("has_goal_generator", False),  # older files do not have this entry
         )
         graph.check(where)
         return graph

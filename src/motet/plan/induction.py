@@ -29,7 +29,7 @@ from motet.plan.sweeps import FEW, Backup, SweepRun, spread, sweeping
 
 __all__ = ["Response", "backwards", "best_response", "others_first"]
 
-_FEW_ENTRIES = 400_000  # transitions of an MDP, at about a nanosecond each, that are not worth waking a thread for
+_FEW_ENTRIES = 400_000  # transitions of an MDP, at about a nanosecond each, for which it is not worth waking a thread
 
 
 def backwards(
@@ -41,7 +41,7 @@ def backwards(
     check: Callable[[list[Any]], None] = lambda found: None,
     few: int = FEW,
 ) -> None:
-    """Sweep all levels, the last one first; ``check`` is called with what the parts of a level returned."""
+    """Sweep all levels, the last one first; ``check`` is called with the return values of the parts of a level."""
     if graph.levels is None:
         raise SettingError(
             "the graph has cycles, so backward induction over levels is not possible: use best_response with a horizon"
@@ -57,7 +57,8 @@ def backwards(
 
 
 def others_first(graph: Graph, *order: int) -> NDArray[np.int32]:
-    """All joint actions, with the actions of the given agents outermost, in this order; then the others in order."""
+    """All joint actions. The action of the first given agent varies slowest, then those of the next ones, then those of
+    the others."""
     rest = [agent for agent in range(len(graph.actions)) if agent not in order]
     joint = np.arange(graph.joints, dtype=np.int32).reshape(graph.actions)
     return np.ascontiguousarray(joint.transpose(*order, *rest)).reshape(-1)
@@ -81,7 +82,7 @@ class Response:
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """The best action as probabilities [states, actions]; with a horizon, that of the first step."""
+        """The best action as probabilities [states, actions]; with a horizon, the best action of the first step."""
         choice = self.choice if self.horizon is None else self.choice[0]
         table = np.zeros((len(self.graph), self.graph.actions[self.agent]))
         table[np.arange(len(choice)), np.maximum(choice, 0)] = 1.0
@@ -91,7 +92,7 @@ class Response:
         """The value of a policy of the agent in each state, [states].
 
         Args:
-            policy: its probabilities [states, actions].
+            policy: the probabilities of the actions, [states, actions].
             workers: maximum number of threads.
         """
         table = _checked_table(policy, self.graph, self.agent, "policy")
@@ -178,7 +179,7 @@ def best_response(
         agent: index or name of the agent.
         others: policies of the others, as probabilities [states, actions], by index or name; the default is uniform.
         gamma: discount factor per step.
-        rho: discount rate, instead of gamma: the discount of a transition of duration d is exp(-rho d).
+        rho: discount rate, as an alternative to ``gamma``: a transition of duration d is discounted by exp(-rho d).
         horizon: number of steps; None: until a terminal state, which is not possible for a graph with cycles.
         workers: maximum number of threads; None: one per core. The result is the same for any number.
         engine: where the work is done: on this machine, or also on the nodes of a Ray cluster.

@@ -34,12 +34,13 @@ def check_memory(nbytes: int, purpose: str) -> None:
 def allocated(
     arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]], purpose: str, directory: Directory = None
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of zeros of these shapes and dtypes, if there is memory for all of them; in files, with a directory."""
+    """Arrays of zeros of these shapes and dtypes, in memory; if a directory is given, in files. Raises if memory is
+    short."""
     if directory is not None:
         return {name: MappedFile(directory).array(shape, dtype) for name, (shape, dtype) in arrays.items()}
     nbytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
     check_memory(nbytes, purpose)
     try:
         return {name: np.zeros(shape, dtype) for name, (shape, dtype) in arrays.items()}
-    except MemoryError as error:  # the available memory is not known, or the system refuses
+    except MemoryError as error:  # check_memory could not find out how much is available, or the system refuses
         raise MemoryShortError(f"{purpose} need {format_bytes(nbytes)} of memory. {_ADVICE}") from error

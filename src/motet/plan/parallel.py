@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["DEATHS", "WorkerTeam", "WorkerTraceback", "work_through", "worker_team"]
 
 START_S = 0.15
-"""Seconds for which the caller works alone before it considers workers. They must have at least as much to do."""
+"""Seconds for which the caller works alone before it considers workers. At least this much work must then be left."""
 COLD_START_S = 1.0
-"""The same if the fork server is not running yet, since it needs time to load modules."""
+"""Replaces ``START_S`` if the fork server is not running yet, since the fork server needs time to load modules."""
 PART_S = 0.02
 """Target seconds of work in one part: long compared with the transport, short compared with the whole."""
 ALONE_S = 0.002
-"""If less work than this (in seconds) is at hand and no part is being processed, the caller does it itself."""
+"""If less work than this (in seconds) is available and no worker is busy, the caller does the work itself."""
 GAIN = 1.25
 """Minimum expected speed-up for which workers are started."""
 TICK_S = 0.2
@@ -72,7 +72,8 @@ class WorkerTeam:
     start: Starter
     elsewhere: Elsewhere | None = None
     """Other machines, if there are any. A worker lost there is replaced, since a machine may be lost with all that runs
-    on it. A worker lost on this machine ends the job: it was probably killed for lack of memory, and would be again."""
+    on it. A worker lost on this machine ends the job: it was probably killed for lack of memory, and a new worker would
+    be killed too."""
     required: bool = True
     """Whether the user has given the number of workers. If so, it is an error if workers cannot be used."""
     on_message: Callable[[str], None] = _warn
@@ -263,7 +264,7 @@ class _PlanJob:
         self.team = replace(self.team, count=1)
 
     def free_cores(self) -> float:
-        """Number of cores available since the last call: that of this process, and idle ones."""
+        """Number of cores available since the last call: the core of this process, and idle cores."""
         if self.team.start is not _start_here:  # on other machines, Ray allocates free cores
             return math.inf
         (then, idle_then), (now, idle_now) = self.measured, (time.perf_counter(), idle_s())
@@ -294,7 +295,7 @@ class _Raised:
 class _Worker:
     child: Any
     line: Connection
-    busy_with: tuple[int, int] | None = None  # first item and how many
+    busy_with: tuple[int, int] | None = None  # first item and number of items
     up: bool = False
 
 
@@ -360,7 +361,7 @@ class _WorkerPool:
             return False
 
     def _drop(self, worker: _Worker) -> None:
-        """Remove a worker that ended before it was ready: the others and the caller do its work."""
+        """Remove a worker that ended before it was ready. The other workers and the caller do the work."""
         worker.child.join(5.0)
         with self._lock:
             self.workers.remove(worker)
@@ -382,7 +383,8 @@ class _WorkerPool:
             self.team.on_message(f"{reason}; {_ALONE if alone else 'the job continues without it'}")
 
     def _lose(self, worker: _Worker, error: Exception) -> None:
-        """Handle the death of a worker: it ends the job, unless it ran elsewhere; then its part is processed again."""
+        """Handle the death of a worker. On this machine it ends the job; elsewhere the part of that worker is processed
+        again."""
         worker.child.join(5.0)
         at = worker.busy_with
         self._deaths[at or worker.child.name] += 1

@@ -163,8 +163,8 @@ def panels_of(
 def state_picture(solution: Solution, model: Any, state: Any) -> NDArray[np.uint8]:
     """Draw one state, enlarged: arrows show the robots' policies, bars below show the humans' power in order.
 
-    The longest arrow of a robot is that of its most likely move. A full bar is the highest power in any state of the
-    plan. A terminal state has no arrows, and its bars are empty.
+    The longest arrow of a robot shows its most likely move. A full bar is the highest power in any state of the plan. A
+    terminal state has no arrows, and its bars are empty.
     """
     picture: NDArray[np.uint8] = model.picture(state).repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
     graph, tile = solution.graph, getattr(model, "tile_pixels", 16) * _ZOOM

@@ -29,7 +29,7 @@ class HumanPolicyRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """States, and by human: own action and goal."""
+        """The number of states, and the number of pairs of action and goal, summed over the humans."""
         return len(self.sweep["value"]), int(self.sweep["policy_at"][-1])
 
     @property
@@ -55,7 +55,7 @@ class HumanPolicyRows:
 
 
 class SolutionArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of a solution by name. One that is not stored is computed each time it is read."""
+    """The arrays of a solution by name. An array that is not stored is computed each time it is read."""
 
     def __init__(
         self, stored: Mapping[str, NDArray[Any]], computed: Mapping[str, HumanPolicyRows] | None = None

@@ -89,7 +89,7 @@ def _without(graph: Graph, idle: Sequence[int], tables: Mapping[int, NDArray[np.
 
 
 def _mixed(graph: Graph, columns: NDArray[np.int64], shares: NDArray[np.float64]) -> Graph:
-    """The distributions of joint actions, averaged over the profiles of agents with fixed policies."""
+    """The graph whose distributions are averaged over the profiles of the agents with fixed policies."""
     joint = np.zeros((len(graph), len(columns)), np.uint32)
     counts = np.zeros(len(graph), np.int64)
     sizes: list[int] = []  # for each new distribution: the number of old distributions that are mixed

@@ -35,9 +35,10 @@ class Solution:
             (see :meth:`human_policy`); with a robot also ``attainment`` V_he [states, columns], ``power`` X_h [states,
             humans], ``utility`` U_r [states], ``robot_value`` V_r [states], ``robot_q`` Q_r and ``robot_policy`` pi_r
             [states, robot actions] (see :attr:`robot_actions`). After ``solve``, ``human_policy`` is not stored: each
-            time it is read here, it is computed from V_h for all states. The method computes only what it is asked for.
+            time it is read from ``arrays``, it is computed from V_h for all states. The method computes only the states
+            that it is asked for.
         convention: the convention for goals that hold already (``Humans.achieved``): zero, one or stay; None: an older
-            file without it.
+            file, which does not say it.
         still: the action with which humans stay where a goal holds; None: the humans' policies were given.
 
     >>> from motet.plan import enumerate_states, solve
@@ -134,12 +135,13 @@ class Solution:
         return float(self.arrays["human_value"][number, column])
 
     def attainment(self, state: Any, human: int | str, goal: Any) -> float:
-        """V_he: the discounted probability that a human attains a goal, given the policies of all agents."""
+        """The attainment V_he: the discounted probability that a human attains a goal, given the policies of all
+        agents."""
         number, position = self.graph.number(state), self._human(human)
         return float(self.robot_array("attainment")[number, self.first[position] + self.column(position, goal)])
 
     def power(self, state: Any, human: int | str) -> float:
-        """X_h: the power of a human over its goals; not defined in terminal states."""
+        """The power X_h of a human over its goals; not defined in terminal states."""
         return float(self.robot_array("power")[self._open(state), self._human(human)])
 
     # By number, in arrays

@@ -2,9 +2,9 @@
 
 A native sweep writes the rows of its own states and reads rows of later states. Its order of summation depends on the
 state alone. So a level may be split anywhere: first into one share for each machine, then into one part for each
-thread. A machine gets the transitions of its states once. With each level it gets the rows that others have computed
-since, and it sends back the rows of its own states. The caller has all arrays: it does the shares of machines that are
-not ready or are lost, and the whole level if the transport would take longer than the work.
+thread. A machine gets the transitions of its states once. With each level it gets the rows that other machines have
+computed since the last level, and it sends back the rows of its own states. The caller has all arrays. It computes the
+shares of machines that are not ready or are lost, and the whole level if the transport would take longer than the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from motet.system.machine import usable_cores
 __all__ = ["FEW", "Backup", "Elsewhere", "SweepPart", "SweepRun", "Sweeper", "shares", "spread", "sweeping"]
 
 FEW = 256
-"""A level with fewer states than this is not worth waking a thread for: with goals, a state takes microseconds."""
+"""For a level with fewer states than this it is not worth waking a thread: a state with goals takes microseconds."""
 START_S = 3.0
 """Other machines get their parts only if the caller has at least this many seconds of work left."""
 GAIN = 1.25
@@ -38,7 +38,7 @@ MESSAGE_S = 0.005
 SweepRun = Callable[[int, int], Any]
 Sweep = Callable[..., list[Any]]
 """A function of the first state and the state after the last one that returns the results of the parts. Keyword
-arguments replace arrays of the backup from then on; no other machine has these arrays."""
+arguments replace arrays of the backup from then on. Other machines never have these arrays."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Backup:
     """A kind of backup: the arrays that it uses, and which of their rows belong to a state."""
 
     make: Callable[[dict[str, Any]], SweepRun]
-    """Function from the arrays to the function that sweeps them; importable, for other machines."""
+    """Function from the arrays to the function that sweeps them. Other machines import it by name."""
     arrays: Mapping[str, Any]
     """Arrays and numbers by name."""
     ends: tuple[str, ...]
@@ -57,9 +57,9 @@ class Backup:
     own: tuple[str, ...]
     """Names of the arrays with a row for each state, where a backup reads the rows of the states that it computes."""
     reads: tuple[str, ...]
-    """Names of such arrays where it reads the rows of later states."""
+    """Names of the arrays with a row for each state, where a backup reads the rows of later states."""
     writes: tuple[str, ...]
-    """Names of such arrays where it writes the rows of the states that it computes."""
+    """Names of the arrays with a row for each state, where a backup writes the rows of the states that it computes."""
 
     def part(self, states: int, owned: Sequence[tuple[int, int]]) -> SweepPart:
         """The data that another machine needs to sweep some of the states."""
@@ -79,7 +79,8 @@ class Backup:
 
 @dataclass(eq=False)
 class SweepPart:
-    """The data of a backup for another machine. Of arrays with a row for each state it has only that machine's rows."""
+    """The data of a backup for another machine. Arrays with a row for each state are cut to the rows of that
+    machine."""
 
     make: Callable[[dict[str, Any]], SweepRun]
     states: int
@@ -132,13 +133,14 @@ def _put(full: NDArray[Any], rows: NDArray[Any], spans: Sequence[tuple[int, int]
 
 
 class Sweeper(Protocol):
-    """A machine that has a part, or is receiving it."""
+    """A machine that has a part of the arrays, or is receiving it."""
 
     def up(self) -> float | None:
         """Bytes per second at which the part was sent; None while it is being sent. Raises if the machine is lost."""
 
     def ask(self, first: int, last: int, news: Any) -> None:
-        """Let the machine sweep some of its states, given the rows that others have computed since the last call."""
+        """Let the machine sweep some of its states, given the rows that other machines have computed since the last
+        call."""
 
     def answer(self, timeout_s: float) -> tuple[list[Any], dict[str, NDArray[Any]]]:
         """The results of the parts, and the rows that were written. Raises if the machine is lost."""
@@ -343,7 +345,8 @@ class _Spread:
         return found
 
     def _lose(self, share: _Share, error: WorkerLostError) -> None:
-        """Handle the loss of a machine: its states are swept here until another machine, if any, has its share."""
+        """Handle the loss of a machine: its states are swept here until another machine, if there is one, has received
+        them."""
         assert share.sweeper is not None
         share.sweeper.close()
         share.sweeper, share.deaths = None, share.deaths + 1
