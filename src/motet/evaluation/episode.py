@@ -90,7 +90,7 @@ class Task:
 
     number: int
     seats: tuple[int, ...]
-    """By agent, the index of its entry."""
+    """For each agent, the index of the entry (policy) that plays it."""
     key: tuple[int, ...]
     """Key from which the seeds are derived, together with the plan's seed."""
     out: tuple[int, ...] = ()
@@ -110,11 +110,11 @@ class Failure:
     agents: tuple[str, ...]
     """Agents that the policy acted for."""
     cause: str
-    """See :class:`motet.errors.PolicyFailure`."""
+    """Kind of failure: one of the causes of :class:`motet.errors.PolicyFailure`."""
     detail: str = field(default="", compare=False)
     """Human-readable description; may differ between runs."""
     output: str = field(default="", compare=False)
-    """End of the policy's output."""
+    """The last part of the policy's output."""
 
 
 @dataclass
@@ -145,15 +145,15 @@ class Played:
     undrawn: str = ""
     """Why a requested rendering failed."""
     output: dict[int, str] = field(default_factory=dict)
-    """End of the policy's output, by entry."""
+    """The last part of the policy's output, by entry."""
     usage: dict[int, PolicyUsage] = field(default_factory=dict)
-    """What the processes of isolated policies have used, by entry, since the last episode of this worker."""
+    """Resources that the processes of isolated policies have used since the last episode of this worker, by entry."""
     noticed: str = ""
     """Human-readable description of limits of the worker that a policy has changed."""
     fell_back: tuple[int, ...] = ()
     """Entries that were played in the worker because a process could not be started."""
     failed: FailedBy = ""
-    """Cause of a failed episode. It counts for no policy."""
+    """Cause of a failed episode; empty if it did not fail. A failed episode counts for no policy."""
     detail: str = ""
     """Human-readable description of the failure; may differ between runs."""
     deciding: tuple[float, ...] = ()
@@ -161,7 +161,7 @@ class Played:
 
     @classmethod
     def void(cls, task: Task, failed: FailedBy, detail: str, turns: int = 0, **more: Any) -> Played:
-        """Return the result of a failed episode. It counts for no policy."""
+        """Return the result of a failed episode, which counts for no policy."""
         return cls(task.number, task.seats, task.out, (), (), turns, failed=failed, detail=detail, **more)
 
 
@@ -188,7 +188,7 @@ def seat_groups(plan: EpisodePlan, task: Task) -> list[SeatGroup]:
 
 
 class _MachineryError(Exception):
-    """An error caused by neither the world nor a policy. ``__cause__`` holds it."""
+    """Raised for an error that neither the world nor a policy has caused. ``__cause__`` is that error."""
 
 
 class Arena:
@@ -273,7 +273,8 @@ class Arena:
         return self._worlds[film]
 
     def _find_masked(self) -> frozenset[int]:
-        """Find the agents that have masks by playing. If the world raises, return all that might have one."""
+        """Play to find out which agents have action masks. If the world raises, return all agents that might have
+        one."""
         world, _ = self._make_world(film=False)
         try:
             for space in world.action_spaces:
@@ -325,7 +326,8 @@ class Arena:
         return self._plan.isolated[seat_group.entry] and isinstance(self._players.get(seat_group), LocalPolicy)
 
     def _make_patiently(self, seat_group: SeatGroup) -> Player:
-        """Make a player. If the system refuses its process, try again after pauses, as often as in training."""
+        """Make a player. If the system refuses to start its process, try again after pauses, as often as training
+        does."""
         if not self._plan.isolated[seat_group.entry]:
             return self._make(seat_group, False)
         limits, refused = RestartLimits(), ""
@@ -363,7 +365,7 @@ class Arena:
         return self._joint_spaces[seat_group.agents]
 
     def take_usage(self) -> dict[int, PolicyUsage]:
-        """Return what the processes of isolated policies have used since the last call, by entry."""
+        """Return the resources that the processes of isolated policies have used since the last call, by entry."""
         found: dict[int, PolicyUsage] = {}
         for seat_group, player in self._players.items():
             if self._plan.isolated[seat_group.entry] and not isinstance(player, LocalPolicy):
@@ -539,7 +541,8 @@ class _EpisodeRun:
         self._await_resets(asked)
 
     def _decide(self, group: Sequence[int]) -> list[Any] | None:
-        """Return an action for each agent of the group, or None after a forfeit. All are asked, then awaited."""
+        """Return an action for each agent of the group, or None after a forfeit. All policies are asked before one is
+        awaited."""
         world, joint = self._world, dict[SeatGroup, list[int]]()
         self._streams.enter()
         masks = {agent: world.mask(agent) for agent in group}

@@ -59,15 +59,19 @@ class EvaluationSettings:
     cluster: Cluster = field(default_factory=Cluster)
     """Resources of the jobs on a Ray cluster."""
     isolate: bool = False
-    """Run each policy, on each seat, in a separate process, so that its failures do not affect the others."""
+    """Run each policy in a separate process for each of its seats, so that its failures do not affect other
+    policies."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """Deny isolated policies access to network, files and other processes: strictly, or as far as the machine can."""
+    """Deny isolated policies access to network, files and other processes. ``strict``: an error if this machine cannot
+    do so. ``best-effort``: as far as this machine can."""
     limits: PolicyLimits | None = None
     """Limits of isolated policies: time, memory, open files, output. None: the defaults."""
     fall_back: bool = False
-    """Play a policy in the job's process if a separate one cannot be started. Not valid with limits or a sandbox."""
+    """Play a policy in the job's process if a separate one cannot be started. Not valid with ``limits`` or a
+    ``sandbox``."""
     stand_in: StandIn = "noop"
-    """Policy that replaces a failed one until the episode ends. With forfeit the episode ends and is not counted."""
+    """Policy that replaces a failed one until the episode ends. With ``forfeit`` the episode ends and is not
+    counted."""
     max_failures: Annotated[int, Ge(1)] = 10
     """Number of failures that disqualify a policy. The stand-in replaces it from the next episode on."""
     max_failed_episodes: Annotated[int, Ge(1)] = 10
@@ -180,7 +184,8 @@ def play_tasks(
     on_message: Callable[[str], None],
     what: str,
 ) -> PlayedTasks:
-    """Play all tasks. ``need``: the maximum number of policy processes of a task; ``what``: the name of a task."""
+    """Play all tasks. ``need`` returns the maximum number of policy processes of a task; messages call a task
+    ``what``."""
     notes: list[str] = []
 
     def note(line: str) -> None:
@@ -241,7 +246,7 @@ def why_stopped(stopped: Sequence[str], judge: Disqualification, settings: Evalu
 
 
 class FirstFailures:
-    """Makes a line when a policy fails, or plays in the job's process, for the first time, and when limits change.
+    """Makes messages about a policy's first failure, its first episode in the job's process, and changed limits.
 
     Args:
         entries: the policies.
@@ -300,7 +305,8 @@ def with_changes(settings: EvaluationSettings, changes: Mapping[str, Any]) -> Ev
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
-    """Return the description of a policy in a result. A joint policy is always shared, so it is not marked."""
+    """Return the description of a policy in a result. A joint policy is always shared, so it is not marked as
+    shared."""
     shared = {"shared": True} if entry.shared and entry.kind != "joint" else {}
     return {
         "name": entry.title,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EmpowermentGap", "ExactEmpowerment", "behaviour_of", "compare_exact", "share_of_the_way"]
 
-_NEAR = 1.01  # an action is as good as the best if its Q_r is within this factor
+_NEAR = 1.01  # an action counts as good as the best one if their Q_r differ by at most this factor
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,22 @@ class EmpowermentGap:
     them."""
 
     share: float
-    """Exact V_r of the first state, scaled so that a robot that acts at random has 0 and the exact one has 1."""
+    """Exact value V_r of the learned robot in the first state, scaled so that a robot that acts at random has 0 and the
+    exact robot has 1."""
     policy_error: float
-    """Root mean squared error of pi_r."""
+    """Root mean squared error of the robot's policy pi_r."""
     random_error: float
-    """Root mean squared error of pi_r for a robot that acts at random."""
+    """Root mean squared error of the policy of a robot that acts at random."""
     agreement: float
     """Share of the visits in which the likeliest action is within 1 % of the best by the exact Q_r."""
     attainment_error: float
-    """Mean absolute error of V_e over all states and goals, not weighted."""
+    """Mean absolute error of the attainments V_e over all states and goals, not weighted."""
     power_error: float
-    """Mean absolute error of X_h over all states and humans, not weighted."""
+    """Mean absolute error of the humans' power X_h over all states and humans, not weighted."""
     value: float
-    """V_r of the first state, as learned."""
+    """Value V_r of the first state, as learned."""
     exact_value: float
-    """V_r of the first state for the exact robot."""
+    """Value V_r of the first state for the exact robot."""
 
     def __str__(self) -> str:
         relative = self.policy_error / self.random_error if self.random_error else 0.0
@@ -65,8 +66,8 @@ class ExactEmpowerment:
     Args:
         behaviour: the acting half of a learner.
         max_states: raise if the model has more states than this.
-        goals: all goals with their weights, by human, of a model whose goals are sampled: p_g * w_g each. None: the
-            goals that the model lists.
+        goals: needed for a model that samples goals: all goals by human. The weight of goal g is then p_g * w_g, its
+            probability times the weight that the model draws with it. None: the goals that the model lists.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class ExactEmpowerment:
     def picture(self, behaviour: EmpowerBehaviour, path: str | os.PathLike[str] | None = None) -> NDArray[np.uint8]:
         """Draw the humans' power, and the robot's value and policy: the exact ones above the learned ones.
 
-        They are means over the states that the exact robot visits. The model must have ``picture(state)`` and
+        The picture shows means over the states that the exact robot visits. The model must have ``picture(state)`` and
         ``where(state, agent)``.
         """
         graph, exact = self.solution.graph, self.solution.arrays

@@ -30,7 +30,7 @@ __all__ = ["FocalEvaluation", "PairedScore", "evaluate_focal"]
 FORMAT = 1
 """Version of the format of :meth:`FocalEvaluation.as_dict`. It is increased when readers have to change."""
 
-_FOCAL = 26  # constant from which these seeds are derived
+_FOCAL = 26  # constant from which the seeds of these games are derived
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class PairedScore:
     """Means over the same episodes, and the mean of the change from one game to the other."""
 
     mixed: Score
-    """With the focal policy."""
+    """Mean with the focal policy on some seats."""
     background: Score
-    """With the background on all seats."""
+    """Mean with the background on all seats."""
     change: Score
-    """The mixed game minus the background game, episode by episode."""
+    """Mean change: the mixed game minus the background game, episode by episode."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FocalEvaluation(SeededResult):
-    """Result of an evaluation in mixed teams. Two are equal if their :meth:`deterministic` bytes are equal.
+    """Result of an evaluation in mixed teams. Two results are equal if their :meth:`deterministic` bytes are equal.
 
     >>> from motet import evaluate_focal
     >>> result = evaluate_focal("matrix", "constant,kw.action=1,name=defector", "tit_for_tat", episodes=2)
@@ -56,7 +56,7 @@ class FocalEvaluation(SeededResult):
     """
 
     games: tuple[Episode, ...]
-    """Two for each episode: first the mixed game, then the one with the background on all seats."""
+    """The games, two for each episode: first the mixed game, then the game with the background on all seats."""
     measured: Measured
 
     @property
@@ -81,7 +81,8 @@ class FocalEvaluation(SeededResult):
         return [(mixed, alone) for mixed, alone in both if mixed.counts and alone.counts]
 
     def changes(self) -> dict[str, PairedScore | None]:
-        """Return the mean return on the ``focal`` seats, on the ``others``, and the sum of the ``team``, paired.
+        """Return paired means: the mean return on the ``focal`` seats and on the ``others``, and the sum of returns of
+        the ``team``.
 
         A value is None if there are no such seats, or no episode in which both games count.
         """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeTasks", "Game", "most_processes", "shared_out"]
 
-_SEATS = 20  # constant from which these seeds are derived
+_SEATS = 20  # constant from which the seeds of seatings are derived
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ def with_deciding_scores(
 ) -> dict[int, Episode]:
     """Return the games of a log that need not be played again.
 
-    Earlier versions did not write the score that decides. If the rule is the total, it is the return; otherwise the
-    game is played again, and so are games that failed because of a job.
+    Earlier versions did not write the score that decides. If the total reward decides, that score is the return;
+    otherwise such a game is played again. Games that failed because of a job are also played again.
     """
     kept = {number: one for number, one in games.items() if one.failed != "job"}
     if rule is None:

@@ -128,9 +128,9 @@ class JobPool:
         self._workers: list[_EpisodeWorker] = []
         self._plan: EpisodePlan | None = None
         self._on_message: Callable[[str], None] = lambda line: None
-        self._waiting: list[int] = []  # a heap: positions in the tasks
+        self._waiting: list[int] = []  # a heap of the positions of tasks to play
         self._first = 0  # number of the first task; numbers are consecutive
-        self._deaths: Counter[str] = Counter()  # by episode, or by worker outside of episodes
+        self._deaths: Counter[str] = Counter()  # number by episode, or by worker if it played none
         self._results: list[Played] = []  # received, not yet taken
         try:
             for number in range(jobs):
@@ -186,8 +186,8 @@ class JobPool:
     ) -> Generator[Played, None, None]:
         """Play all tasks and yield the results in the order of the tasks.
 
-        It ends early if ``stop`` is set or the judge ends it. ``known`` holds results of some tasks by number; such a
-        task is played again only if one of its policies is disqualified by then.
+        It ends early if ``stop`` is set or ``judge.ends`` is true. ``known`` holds results of some tasks by number;
+        such a task is played again only if one of its policies is disqualified by then.
         """
         self._plan, self._on_message = plan, on_message
         for worker in self._workers:
@@ -240,13 +240,13 @@ class JobPool:
                 worker.busy = bool(worker.tasks or (worker.ready and following < len(tasks)))
 
     def _discard(self, arrived: dict[int, Played], tasks: Sequence[Task], judge: Disqualification) -> None:
-        """Schedule episodes again that were played with a policy that is out by now."""
+        """Schedule episodes again if they were played with a policy that has been disqualified meanwhile."""
         for i in [i for i, played in arrived.items() if played.out != judge.out_of(tasks[i])]:
             del arrived[i]
             heapq.heappush(self._waiting, i)
 
     def _replace(self, worker: _EpisodeWorker) -> None:
-        """Replace the process of a worker by a new one."""
+        """Start a new process for a worker, in place of the old one."""
         child, pipe = worker.child, worker.pipe
         child.kill()
         _end_policies(worker)
@@ -362,7 +362,7 @@ class JobPool:
 
 
 class Disqualification:
-    """Decides which policies are out and when to stop, from the failures in the order of episodes.
+    """Decides, from the failures in the order of episodes, which policies are disqualified and when to stop.
 
     Args:
         entries: names of the entries; entries with the same name are one policy.
@@ -374,16 +374,16 @@ class Disqualification:
         self._entries, self._max, self._max_failed = list(entries), max_failures, max_failed_episodes
         self.failures: Counter[str] = Counter()
         self.out: dict[str, int] = {}
-        """Disqualified policies by name, with the episode after which they were out."""
+        """Disqualified policies by name, with the episode after which they were disqualified."""
         self._failed = 0
 
     @property
     def ends(self) -> bool:
-        """Whether too many episodes failed to continue."""
+        """Whether so many episodes have failed that no more are played."""
         return self._failed >= self._max_failed
 
     def out_of(self, task: Task) -> tuple[int, ...]:
-        """Return the entries of a task that are out now."""
+        """Return the entries of a task that are disqualified now."""
         return tuple(sorted({entry for entry in task.seats if self._entries[entry] in self.out}))
 
     def take(self, played: Played) -> None:

@@ -16,8 +16,8 @@ def regret(run: Any, response: Response, model: Any = None, *, workers: int | No
     """Return the expected loss of a policy against the exact best response, for every start state.
 
     Args:
-        run: a run directory, of which the newest greedy policy of the response's agent is used; or a policy; or
-            action probabilities [states, actions].
+        run: a run directory, a policy, or action probabilities [states, actions]. From a run directory, the newest
+            greedy policy of the response's agent is used.
         response: the best response of the same agent, from ``motet.plan.best_response``.
         model: the world of the run, which must also be the model of the plan; not needed for probabilities.
         workers: maximum number of threads.

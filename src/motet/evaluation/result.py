@@ -53,7 +53,7 @@ class Episode:
     turns: int
     failures: tuple[Failure, ...] = ()
     out: tuple[str, ...] = ()
-    """Policies that were already disqualified."""
+    """Policies that were disqualified before the episode."""
     forfeited: tuple[str, ...] = ()
     """Policies that forfeited. The episode is not counted in any mean."""
     segments: tuple[int, ...] = ()
@@ -89,13 +89,13 @@ class Measured:
     latency: dict[str, LatencyHistogram]
     """Decision latency by policy."""
     output: dict[str, str]
-    """End of the output by policy."""
+    """The last part of the output of each policy."""
     notes: tuple[str, ...]
     """Messages during the evaluation."""
     fell_back: dict[str, int] = field(default_factory=dict)
     """Number of episodes in which a policy was played in the job's process, because none could be started for it."""
     usage: dict[str, PolicyUsage] = field(default_factory=dict)
-    """What the processes of isolated policies have used, by policy."""
+    """Resources that the processes of isolated policies have used, by policy."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,7 +110,7 @@ class SeededResult(ABC):
     settings: dict[str, Any]
     """The settings that determine the result."""
     out: dict[str, int]
-    """Disqualified policies, with the episode after which they were out."""
+    """Disqualified policies, with the episode after which they were disqualified."""
     partial: bool
     """Whether there are fewer episodes than requested."""
     stopped: str = ""
@@ -149,7 +149,7 @@ class SeededResult(ABC):
         return dict(Counter(failure.policy for episode in self.played for failure in episode.failures))
 
     def win_rates(self) -> dict[WinRateKey, WinRate]:
-        """Return the games won, drawn and lost, by policy, opponent (None: all) and seat (None: all).
+        """Return the shares of games won, drawn and lost, by policy, opponent (None: all) and seat (None: all).
 
         A policy that forfeited has lost. Empty if the world declares no ``won_by``.
         """

@@ -58,13 +58,13 @@ __all__ = ["Tournament", "tournament"]
 FORMAT = 1
 """Version of the format of :meth:`Tournament.as_dict` and of tournament directories."""
 
-_ROUNDS, _MOST_ROUNDS, _DELTA = 10, 1000, 0.05  # defaults; the last two with until_clear
-_TOURNAMENT = 25  # constant from which these seeds are derived
+_ROUNDS, _MOST_ROUNDS, _DELTA = 10, 1000, 0.05  # defaults; the last two apply with until_clear
+_TOURNAMENT = 25  # constant from which the seeds of games are derived
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tournament(SeededResult):
-    """Result of a tournament. Two are equal if their :meth:`deterministic` bytes are equal.
+    """Result of a tournament. Two results are equal if their :meth:`deterministic` bytes are equal.
 
     >>> result = tournament("matrix", ["tit_for_tat", "random"], rounds=1)
     >>> len(result.games), sorted(result.ratings()), result.partial
@@ -74,7 +74,7 @@ class Tournament(SeededResult):
     pairings: tuple[tuple[str, ...], ...]
     games: tuple[Episode, ...]
     seconds: float
-    """Duration; of a resumed tournament, only since it was resumed."""
+    """Duration in seconds. For a resumed tournament: since it was resumed."""
     verdict: Verdict | None = None
     """Which of two policies is better. None unless the tournament was played with ``until_clear``."""
 
@@ -211,8 +211,8 @@ def tournament(
             of 5 %. Then the result has a ``verdict``.
         delta: with ``until_clear``, the difference that the test must detect: a share of points of 0.5 + ``delta`` for
             the better policy. Default: 0.05.
-        dir: a directory to which each game is written. If it holds the same tournament, that is resumed. Games that
-            failed because their job ended or hung are then played again.
+        dir: a directory to which each game is written. If it holds games of the same tournament, the tournament is
+            resumed. Games that failed because their job ended or hung are then played again.
         settings: how games are played; ``episodes`` and ``film`` are ignored.
         workers: as in :func:`motet.evaluate`.
         on_progress: called with the number of finished games and the total.
@@ -282,7 +282,7 @@ def _play(
 ) -> tuple[list[Episode], float, dict[str, int], str]:
     """Take the games that are in the log, then play the others. Games that failed because of a job are played again.
 
-    With a test, stop after the pair of games that makes the verdict clear.
+    With a sequential test, stop after the pair of games that makes the verdict clear.
     """
     names = [entry.title for entry in game.entries]
     judge = Disqualification(names, settings.max_failures, settings.max_failed_episodes)

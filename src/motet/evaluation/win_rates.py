@@ -63,8 +63,8 @@ def win_rates(
 ) -> dict[WinRateKey, WinRate]:
     """Return the win rates: of each policy, then of each policy on each seat, then of each pair.
 
-    A game against several policies counts as one game, with the mean over them. ``round_of`` maps the number of an
-    episode to its round: the episodes of one round may depend on each other.
+    A game against several policies counts as one game, with the mean of the results against each of them. ``round_of``
+    maps the number of an episode to its round: the episodes of one round may depend on each other.
     """
     ends: dict[WinRateKey, dict[Hashable, list[dict[int, float]]]] = {}
     for episode in episodes:
