@@ -40,7 +40,7 @@ class RowWriters(Protocol):
         ...
 
     def interrupt(self, lane: int, /) -> None:
-        """Break off the episode in this lane: its last row stays without an end, and the next one begins a segment."""
+        """Break off the episode in this lane: its last row gets no end, and its next row begins a segment."""
         ...
 
 
@@ -49,7 +49,7 @@ class PolicySource(Protocol):
 
     @property
     def version(self) -> int:
-        """The version that is held now."""
+        """The version that the actor holds now."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class PolicySource(Protocol):
 
     @property
     def weights(self) -> npt.NDArray[np.float32]:
-        """The weights of the version that is held now."""
+        """The weights of the version that the actor holds now."""
         ...
 
     def refresh(self) -> bool:
@@ -83,7 +83,8 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class MaxLag:
-    """How far the version in use may be behind the newest one. A policy that exceeds either limit loads the newest."""
+    """How far the version in use may be behind the newest one. A policy that exceeds either limit loads the newest
+    version."""
 
     versions: int | None = None
     """Number of versions; None: no limit."""
@@ -106,7 +107,7 @@ class FinishedEpisode(NamedTuple):
     policy: int
     """Index of the agent's policy."""
     total: float
-    """Return: the sum of its rewards."""
+    """Return: the sum of the rewards in the segment."""
     steps: int
     agent: int
     world: int
@@ -137,7 +138,8 @@ class ActingPolicy(Protocol):
         ...
 
     def finish(self, ending: Ending, lanes: Indices) -> list[tuple[float, int, int]]:
-        """End segments; give the return, the steps and the index in ``ending`` of each one in which an agent acted."""
+        """End segments. Return the return, the steps and the index in ``ending`` of each segment in which an agent
+        acted."""
         ...
 
     def break_off(self, lanes: Indices) -> None:
@@ -157,10 +159,10 @@ class PublishedPolicy:
     """A learned policy in an actor: it acts with the newest version, and writes every step as a row.
 
     Args:
-        behaviour: the acting half of its algorithm.
-        subscriber: the source of its versions.
-        writers: the lanes to which its rows are written.
-        tracks: number of tracks on which it acts.
+        behaviour: the acting half of the policy's algorithm.
+        subscriber: the source of the policy's versions.
+        writers: the lanes to which rows are written.
+        tracks: number of tracks on which the policy acts.
         header: header fields of a version that the behaviour needs beside the weights.
         n_frames: number of observations that are stacked for the behaviour.
         masked: whether rows contain the world's action masks.
@@ -281,7 +283,7 @@ class PendingRows:
 
     def __init__(self, tracks: int) -> None:
         self._tracks = tracks
-        self._is_open = np.zeros(tracks, np.bool_)  # by track: whether it has a row whose reward is not known yet
+        self._is_open = np.zeros(tracks, np.bool_)  # for each track: whether it has a row whose reward is not known yet
         self._all_open = False
         self._row: dict[str, Nest] = {}  # the known fields of those rows, [tracks, ...] each
         self._own = False  # whether these arrays are copies, which may be written to
@@ -336,8 +338,8 @@ class PendingRows:
     def finish(self, ending: Ending, writers: RowWriters, lanes: Indices, masked: bool) -> list[tuple[float, int, int]]:
         """Write the last rows of segments with the final observations.
 
-        Give the return, the steps and the index in ``ending`` of each segment. A segment in which the agent did not act
-        has no row.
+        Returns the return, the steps and the index in ``ending`` of each segment. A segment in which the agent did not
+        act has no row.
         """
         known = self._is_open[ending.at]
         rows = ending.at[known]
@@ -391,14 +393,14 @@ class PendingRows:
 
 
 class Actor:
-    """Steps its worlds round by round.
+    """An actor, which steps worlds round by round.
 
     Args:
         worlds: the worlds.
         policies: the policies that act in them.
         seed_of: the seed of a world's n-th episode, ``seed_of(world, n)``.
         policy_of: for each agent of the worlds, the index of its policy; by default each agent has its own, in order.
-        times: the sums to which it adds the time that policies take.
+        times: the sums to which the actor adds the time that policies take.
         share: number of episodes that each world plays; None: no limit.
         ended: by world, the count of the episodes that have ended.
         stage_of: given the policies, returns the stage of a curriculum that worlds get before a reset; None: no stages.
@@ -558,7 +560,7 @@ class Actor:
         }
 
     def begin_again(self, state: Mapping[str, Any]) -> None:
-        """Continue with new episodes after those that :meth:`get_state` told of."""
+        """Continue with new episodes. Their numbers follow those in the state that :meth:`get_state` returned."""
         self.episodes, self.rounds, self.remade = list(state["episodes"]), state["rounds"], state["remade"]
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -571,5 +573,5 @@ class Actor:
 
 
 def _of_each_agent(of_worlds: Indices, agents: int) -> Indices:
-    """Return the tracks or lanes of all agents of a policy, given those of worlds. A world's are contiguous."""
+    """Return the tracks or lanes of all agents of a policy in some worlds. Those of one world are contiguous."""
     return of_worlds if agents == 1 else (of_worlds[:, None] * agents + np.arange(agents)).ravel()

@@ -102,7 +102,7 @@ class EpisodeColumns(_Columns):
     forced: Numbers
     """Number of times that a version had to be loaded because the one in use was too old."""
     late_draws: Numbers
-    """Global generators that the world drew from after it had given up its streams, as the sum of 2 ** index."""
+    """Global random generators from which a world drew after it had given up its own streams: the sum of 2 ** index."""
     failures: Numbers
     """Number of times that a partner failed and was replaced."""
 
@@ -122,7 +122,7 @@ class EvaluationColumns(_Columns):
 
     count: Numbers
     step: Numbers
-    """Step of the newest evaluation, from which the team's return is."""
+    """Step of the newest evaluation, which also gave the team's return."""
     team_return: Numbers
     best: Numbers
     reached: Numbers
@@ -142,9 +142,11 @@ class EvaluationColumns(_Columns):
     played: Numbers
     """With periods: the number of the newest evaluation that has ended in this session."""
     reaches: Numbers
-    """With periods: 1 if the last evaluation has reached the limit. This takes effect when the next one is due."""
+    """With periods: 1 if the last evaluation has reached the return or score that ends the run. This takes effect when
+    the next evaluation is due."""
     last_period: Numbers
-    """With periods: the total number of periods to play, since the limit was reached; 0: to the end of the run."""
+    """With periods: the total number of periods of the run, after an evaluation has reached the return or score that
+    ends the run; 0 before that."""
 
 
 class EvaluatedColumns(_Columns):
@@ -256,7 +258,8 @@ class Board:
         self._times[process] = [began, *spent[_BEGAN + 1 :]]
 
     def late_draws(self) -> int:
-        """Return the bits of the global generators from which worlds of any actor drew late."""
+        """Return the bits of the global random generators from which worlds of any actor drew after they had given up
+        their own streams."""
         return int(np.bitwise_or.reduce(self.episodes.late_draws.astype(np.int64), axis=None))
 
     @property
@@ -265,7 +268,7 @@ class Board:
         return bool(self._stop[0])
 
     def pause(self) -> None:
-        """With periods: let no actor begin another one until the last period is named."""
+        """With periods: let no actor begin another period until the last period is named."""
         self._pauses[0] = 1
         self.updated.ring()  # an atomic operation, between the store before it and the loads after it
 
@@ -281,9 +284,9 @@ class Board:
         return self.periods_to_play
 
     def name_cut(self) -> int:
-        """With periods: let all actors wait when they have ended a number of periods, which is returned.
+        """With periods: let all actors wait after a certain number of periods, and return this number.
 
-        No actor has passed it. They wait until :meth:`end_cut` is called.
+        No actor has ended more periods than that. The actors wait until :meth:`end_cut` is called.
         """
         self._name_period(self._cut)
         return self.cut
@@ -300,7 +303,7 @@ class Board:
 
     @property
     def cut(self) -> int:
-        """With periods: the number of periods after which actors wait for a checkpoint; 0: they do not."""
+        """With periods: the number of periods after which actors wait for a checkpoint; 0: they do not wait."""
         return int(self._cut[0])
 
     @property
@@ -340,8 +343,8 @@ class Board:
     def request_stop(self, last_evaluation: bool | None = False) -> None:
         """Tell all processes to end.
 
-        ``last_evaluation``: whether the evaluator plays the last evaluation before it ends. None: it waits until
-        another call says so.
+        ``last_evaluation``: whether the evaluator plays the last evaluation before it ends. None: the evaluator waits
+        until another call of this method decides this.
         """
         self._stop[0] = 1
         self._stop[1] = 0 if last_evaluation is None else 1 + last_evaluation
@@ -352,7 +355,8 @@ class Board:
         return None if not self._stop[1] else bool(self._stop[1] - 1)
 
     def write_metrics(self, policy: int, values: Mapping[str, float]) -> None:
-        """Write the metrics of a learner. The first call sets the names; those beyond 24 (or 1 kB) are not shown."""
+        """Write the metrics of a learner. The first call sets the names. At most 24 names, and 1 kB of names, are
+        shown."""
         shown = self._shown(policy)
         if not shown:
             shown = list(values)[:_METRICS]

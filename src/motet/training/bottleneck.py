@@ -50,7 +50,7 @@ def bottleneck(snapshot: Snapshot, roster: Roster, cores: int, serial: bool) -> 
 
 
 def _shares(row: ProcessRow, lately: bool) -> Shares:
-    """Return the shares of a process without its start."""
+    """Return the share of each activity of a process. Its start does not count."""
     spent = {name: value for name, value in (row.shares if lately else row.spent_s).items() if name != "start"}
     total = sum(spent.values())
     if total <= 0 or (lately and row.shares.get("start", 0.0) > 0.5):

@@ -83,7 +83,7 @@ class Callbacks:
             self._keep("on_message", error)
 
     def _take(self, name: str, answer: object) -> None:
-        """Stop the run if a callback has returned False, of Python or of numpy."""
+        """Stop the run if a callback has returned False (Python's or numpy's)."""
         if isinstance(answer, (bool, np.bool_)) and not answer:
             self._stop(name)
 

@@ -1,17 +1,18 @@
 """Cuts: the checkpoints from which a reproducible run continues as if it had never stopped.
 
-A cut is made while all actors wait at the end of a period, or have ended. With ``done`` phases in it, it holds
+A cut is made while all actors wait at the end of a period, or have ended. A cut that contains ``done`` phases holds
 
 - for each actor, its worlds, unfinished rows and random streams, at the end of period ``done``, or anywhere within it;
 - for each stack, the vault of phase ``done - 1``, which has learned from the periods before, and all rows;
 - the version by which actors act in period ``done``, and the league's tables of both versions.
 
-So a run that ended within a period continues within it: a phase of rows that a longer run would not have stopped at is
-not part of the cut. Neither is a phase after which the run had done its steps: whether an evaluation is due after it
-depends on the steps that are still to come.
+A run that ended within a period continues within this period. At its end the run did a phase with an incomplete period.
+A longer run would not have done this phase, so the cut does not contain it. The cut also leaves out the phase after
+which the run had done all its steps: whether an evaluation is due after that phase depends on the steps that are still
+to come.
 
-Actors tell their state in letters (:class:`~motet.system.memory.Letter`), so nothing of it is left anywhere if they
-are killed.
+Actors write their state into letters (:class:`~motet.system.memory.Letter`), so no part of the state is left anywhere
+if the actors are killed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["ENDED", "add_cut", "difference", "fitting", "letters", "post", "star
 ENDED = FINISHED
 """Number of the letter of an actor that has ended."""
 _LANE = "lane"
-_BEFORE = "before_"  # prefix of the league's arrays of the version before
+_BEFORE = "before_"  # prefix of the arrays of the league's previous version
 
 
 def post(shared: SharedMemory, actor: int, number: int, notes: Mapping[str, Any]) -> None:
@@ -46,7 +47,8 @@ def post(shared: SharedMemory, actor: int, number: int, notes: Mapping[str, Any]
 
 
 def letters(shared: SharedMemory, cut: int) -> list[dict[str, Any]] | None:
-    """Return the states of all actors; None if one of them has neither ended nor waits at this cut (0: not ended)."""
+    """Return the states of all actors; None if an actor neither has ended nor waits at this cut. ``cut`` 0: all must
+    have ended."""
     if any(letter.number != ENDED and not 0 < letter.number == cut for letter in shared.letters):
         return None
     return [decode(json.loads(letter.read())) for letter in shared.letters]
@@ -64,7 +66,7 @@ def add_cut(shared: SharedMemory, checkpoint: Checkpoint, actors: Sequence[dict[
     phases = int(board.learned.phases.min()) - (shared.most_steps() >= roster.steps)
     done = max(min(*full, phases), 0)
     even = max(rounds) <= (done + 1) * pace.period
-    if not even:  # an actor ended periods before the others: it continues where they do
+    if not even:  # an actor ended some periods before the others: it continues at their period
         done = min(max(full), phases)
         for actor, played in zip(actors, rounds, strict=True):
             actor["memory"]["rounds"] = max(played, done * pace.period)
@@ -173,7 +175,8 @@ _NOT_THE_SAME = "its result is not that of an uninterrupted run"
 
 
 def state_in(checkpoint: Checkpoint, policy: str) -> dict[str, Any]:
-    """Return a policy's learner from which a run continues. At the end of a run it may be a phase before the last."""
+    """Return a policy's learner from which a run continues. At the end of a run this may be the learner before the last
+    phase."""
     held = checkpoint.agents[policy]
     return held | checkpoint.replay[policy] if "cut" in checkpoint.notes else held
 

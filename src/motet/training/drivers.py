@@ -90,11 +90,11 @@ def make_actor(
     Args:
         shared: the shared memory of the run.
         index: index of the actor.
-        start: number of this start, from 0 on.
+        start: number of times that the actor has been started before.
         goes_on: whether its worlds continue in the middle of their episodes.
         pulse: the heartbeat of its process, written while it waits for partners.
         given: the version by which it acts; by default always the newest one.
-        times: the times of its process.
+        times: where the process of the actor adds up its times.
     """
     roster = shared.roster
     worlds = make_world_batch(
@@ -379,7 +379,7 @@ def play_actor(
     if periods is None:
         actor.begin()
     else:
-        periods.end(actor.rounds, actor.is_done)  # if the actor before this one died when it had done the last round
+        periods.end(actor.rounds, actor.is_done)  # if the previous process of this actor died after the last round
         if not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
     pulse.works()
@@ -392,7 +392,7 @@ def play_actor(
                 _wait_for_room(board, log, pulse)
         board.rounds[index] = actor.rounds
         if is_free or (periods is not None and not periods.end(actor.rounds, actor.is_done)):
-            continue  # within a period an actor does not wait
+            continue  # an actor does not wait within a period
         board.acted.ring()
         if periods is None or not actor.is_done:
             _wait_for_learners(board, actor, may_continue, pulse)
@@ -404,7 +404,7 @@ def play_actor(
 
 
 def _wait_for_room(board: Board, log: EpisodeLog, pulse: Pulse) -> None:
-    """Wait until the episodes of another round fit into the ring. Whoever reads it waits for no actor."""
+    """Wait until the episodes of another round fit into the ring. The reader of the ring never waits for an actor."""
     while not (log.has_room or board.stopping):
         pulse.waits_for(Wait.DISK)
         time.sleep(0.001)
@@ -426,7 +426,8 @@ def _may_continue(shared: SharedMemory, actor: Actor, progress: ActorProgress, p
 def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bool], pulse: Pulse) -> None:
     """Wait until the pace allows an actor to continue.
 
-    In lockstep this includes an evaluation if there is an evaluator (which rings the learners' bell).
+    In lockstep the actor also waits for an evaluation that is due, if there is an evaluator. The evaluator rings the
+    learners' bell.
     """
     while not board.stopping:
         seen = board.updated.count
@@ -442,7 +443,8 @@ def _wait_for_learners(board: Board, actor: Actor, may_continue: Callable[[], bo
 
 
 def make_learner(shared: SharedMemory, stack: int, times: Times | None = None) -> Learner:
-    """Make the learner of a stack, with the state from the vault if there is one. ``times``: those of its process."""
+    """Make the learner of a stack, with the state from the vault if there is one. ``times``: the times of the learner's
+    process."""
     roster = shared.roster
     policies = roster.stacks[stack]
     first = roster.policies[policies[0]]

@@ -93,7 +93,8 @@ def play_on_cluster(run: Run) -> Result:
 
 
 def _ending_the_guarantee(run: Run, role: Role, how: str) -> Role:
-    """Return the role of a process whose first restart makes a reproducible run another one, and says so."""
+    """Return the role of a process. The first restart of this process changes the result of a reproducible run, and a
+    message says so."""
     if not run.roster.pace.period:
         return role
 
@@ -184,9 +185,9 @@ def _is_over(supervisor: Supervisor, shared: SharedMemory) -> bool:
 
 
 def _has_learned(shared: SharedMemory) -> bool:
-    """Whether learners have done all that a reproducible run leaves to do when its actors have ended.
+    """Whether learners have finished the work that remains in a reproducible run after its actors have ended.
 
-    An exact checkpoint follows the evaluations that are due before it, so that none is lost.
+    An exact checkpoint is written after the evaluations that are due before it, so that no evaluation is lost.
     """
     records = shared.records
     return records is None or (records.complete and not (shared.roster.exact and shared.board.evaluations_left))

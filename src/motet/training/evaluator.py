@@ -63,7 +63,7 @@ def play_greedily(
     n_frames: Sequence[int] = (),
     alive: Callable[[], None] = lambda: None,
 ) -> npt.NDArray[np.float64]:
-    """Play one episode in each world without exploration; give the agents' returns, ``[worlds, agents]``.
+    """Play one episode in each world without exploration. Return the agents' returns, ``[worlds, agents]``.
 
     The behaviours must have been seeded and loaded. An agent without a behaviour acts by a partner in the worlds, and
     its returns are 0 here. An episode that breaks off is played again. ``n_frames``: number of stacked observations by
@@ -275,7 +275,7 @@ class _Request(NamedTuple):
     headers: list[dict[str, Any]]
 
     def add(self, policy: LearnedPolicy, subscriber: Subscriber, version: int) -> None:
-        """Copy what the subscriber of the next policy holds. ``version``: its number."""
+        """Copy the version that the subscriber of the next policy holds. ``version``: the number of that version."""
         self.versions.append(version)
         self.weights.append(subscriber.weights.copy())
         self.headers.append({name: np.array(subscriber[name])[()] for name in policy.config.header})
@@ -403,7 +403,7 @@ class Evaluations:
             self.play()
 
     def _turn(self) -> None:
-        """Send a heartbeat. In a process beside the training, also check whether the next evaluation is due."""
+        """Send a heartbeat. If evaluations have a separate process, also check whether the next evaluation is due."""
         self._alive()
         if not self._insists and (now := time.monotonic()) - self._looked >= _LOOK_S:
             self._looked = now

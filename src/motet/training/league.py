@@ -59,7 +59,8 @@ class League:
     anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Share of each batch that comes from games against anchors."""
     self_share: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    """Share of the remaining games against the player as it is now; all of them while the pool is empty."""
+    """Share of games against the player as it is now, among the games that are not against anchors. While the pool is
+    empty, all of these games."""
     snapshot_every: Annotated[int, Ge(1)] = 20_000
     """Steps of the player between two snapshots."""
     pool: Annotated[int, Ge(1)] = 10
@@ -67,14 +68,15 @@ class League:
     out: Literal["oldest", "weakest"] = "oldest"
     """Which snapshot a new one replaces. The weakest is the one that the player beats most often."""
     choice: Literal["variance", "hard", "even"] = "variance"
-    """How opponents are weighted by the player's win rate w: w (1 - w), (1 - w)**2, or all equally."""
+    """How opponents are weighted by the player's win rate w: w (1 - w) (``variance``), (1 - w)**2 (``hard``), or all
+    equally (``even``)."""
     block: Annotated[int, Ge(1)] = 4
-    """Episodes of a world against one opponent before the next draw."""
+    """Number of episodes that a world plays against one opponent before the next opponent is drawn."""
     review_every: Annotated[int, Ge(1)] = 2_000
     """Steps of the player between two reviews, which update win rates and the probabilities of opponents."""
     won_by: Literal["end", "total"] | None = None
     """Whether the reward at the end of a game or its total reward decides who wins. Default: the world's ``won_by``, or
-    total."""
+    ``total``."""
     margin: Annotated[float, Ge(0), FINITE] | None = None
     """Difference in reward above which a game is won; otherwise it is a draw. Default: the world's ``winning_margin``,
     or 0."""
@@ -311,7 +313,7 @@ class LeagueTable:
         return rates
 
     def hear(self, until: Sequence[int] | None = None) -> None:
-        """Read new results, with periods up to these numbers, one for each actor."""
+        """Read new results. With periods: read up to these numbers, one for each actor."""
         heard, counts = self._rows["heard"], self._rows["counts"]
         for actor, ring in enumerate(self._board.results):
             last = None if until is None else until[actor]
@@ -354,7 +356,7 @@ class LeagueTable:
         chance[-1] = newest
 
     def publish(self, version: int | None = None) -> None:
-        """Publish the table, as the version with this number; nothing happens if that is announced already."""
+        """Publish the table, as the version with this number; nothing happens if that version is announced already."""
         if version is None or self._publisher.announced < version:
             self._publisher.publish(self._weights, version=version, **self._rows)
 

@@ -1,4 +1,4 @@
-"""train_objects(): one call in place of the loop that an object gridworld's project has."""
+"""train_objects(): one call that replaces the training loop of a project with an object gridworld."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Versus: two-player worlds in which the league plays one side. For the actor they are worlds with one agent.
 
-It takes the actions of the player and returns the player's observations and rewards, on the side that the player has.
-It reports the results of games to the league. The actor does not process the opponents' turns, so their steps are not
-recorded.
-The player changes sides after every episode, and the opponent changes after a block of episodes. Rows of games against
-anchors go to separate lanes.
+A Versus takes the actions of the player and returns the player's observations and rewards, on the side that the player
+has. It reports the results of games to the league. The actor does not process the opponents' turns, so their steps are
+not recorded. The player changes sides after every episode, and the opponent changes after a block of episodes. Rows of
+games against anchors go to separate lanes.
 """
 
 from __future__ import annotations
@@ -82,7 +81,8 @@ class SelfPlay:
     ) -> SelfPlay:
         """Resolve the league's settings for a world.
 
-        ``find`` imports an anchor given as ``module:attribute``. ``spaces``: those that the policy of a run must fit.
+        ``find`` imports an anchor given as ``module:attribute``. ``spaces``: the spaces that the policy of an earlier
+        run must fit.
         """
         scripted: Mapping[str, Any] = getattr(world, "scripted", {})
         names = tuple(scripted) if league.anchors is None else league.anchors
@@ -308,7 +308,8 @@ class Versus:
         block: episodes against one opponent.
         by_total: whether the total reward of a game decides who wins; otherwise only the reward at its end does.
         margin: difference in reward above which a game is won.
-        apart: whether games against anchors have separate lanes: of two lanes for each world, the first one.
+        apart: whether games against anchors have separate lanes. If so, each world has two lanes, and the first one is
+            for these games.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class PartneredWorlds:
     Args:
         worlds: worlds of all agents.
         partners: the partners.
-        acting: the same partners in these worlds.
+        acting: the partners, made for these worlds, in the same order.
         agents: number of agents of a world.
         policies: number of learned policies.
         asks: called with the number of a partner before it is asked, and with 0 afterwards.
@@ -174,7 +174,7 @@ class PartneredWorlds:
         return [ending for ending in endings if ending.agent not in self._partner_of]
 
     def _complete(self, turn: Turn, live: Turn | None, answer: Actions | None) -> Actions:
-        """Return actions for all worlds of a turn: fillers where the episode is over, the partner's elsewhere."""
+        """Return actions for all worlds of a turn: the partner's, and fillers in worlds whose episode is over."""
         if live is not None and answer is not None and len(live.at) == len(turn.at):
             return answer
         fixed = self._partners[self._partner_of[turn.agent]]

@@ -161,7 +161,8 @@ class Roster:
         return [(name, partner) for partner in self.partners for name in partner.seats.agents]
 
     def configs(self) -> dict[str, Any]:
-        """The algorithm or the partner of each agent, in the order of the world; in self-play those of the player."""
+        """The algorithm or the partner of each agent, in the order of the world; in self-play the algorithm of the
+        player."""
         found = {policy.name: policy.config for policy in self.policies}
         fixed = {name: partner.partner.value for name, partner in self.fixed_agents}
         names = [agent.name for agent in self.agents] if fixed else list(found)
@@ -170,8 +171,8 @@ class Roster:
     def slots(self, policy: int) -> int:
         """Number of versions in the publication of a policy.
 
-        With an exact checkpoint, the version of the period in which the run ended must still be there after the last
-        phase, and the one that follows it.
+        With an exact checkpoint, two versions must still be there after the last phase: the version of the period in
+        which the run ended, and the version after that.
         """
         return 3 if self.exact else self.policies[policy].slots
 
@@ -247,7 +248,7 @@ def make_roster(world: Any, algorithm: Any, settings: Settings, room: int | None
 def fitted_world(factory: Callable[[], Any], algorithm: Any) -> Callable[[], Any]:
     """Return the world in the form that the algorithm plays in, if it names one (``plays_in``, an import path).
 
-    Such a world takes a factory of the given one as ``model``.
+    The world at that path takes a factory of the given world as ``model``.
     """
     if isinstance(algorithm, Mapping):
         return factory

@@ -179,7 +179,7 @@ def resume(
     Args:
         run: the run directory.
         steps: steps to do in addition to those already done; by default those that remain of the run's ``steps``.
-        episodes: the same for episodes.
+        episodes: episodes to play in addition to those already played; by default those that remain.
         checkpoint: the step of an older checkpoint to resume from. The checkpoints after it are removed.
         world: the world factory, needed if the run's config cannot name it (a lambda, a class of a script). The config
             then names this one.

@@ -39,13 +39,13 @@ class Settings:
 
     steps: Annotated[int, Ge(1)] | None = None
     """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
-    default 100,000; if episodes is given, there is no limit by default."""
+    default 100,000, or no limit if ``episodes`` is given."""
     episodes: Annotated[int, Ge(1)] | None = None
     """Number of episodes. They are divided equally among the worlds in advance, and each world stops after its part,
-    so the number is exact. The run ends earlier if it reaches steps or seconds first."""
+    so the number is exact. The run ends earlier if it reaches ``steps`` or ``seconds`` first."""
     seed: Annotated[int, Ge(0)] = 0
-    """Random seed. A second run with the same seed has the same result if it is reproducible, in lockstep (slack 0) or
-    serial. Asynchronous runs differ."""
+    """Random seed. Two runs with the same seed have the same result if they are reproducible, in lockstep (``slack`` 0)
+    or serial. Asynchronous runs differ."""
     engine: Literal["processes", "serial", "ray"] = "processes"
     """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
     actors: Annotated[int, Ge(1)] = 1
@@ -56,48 +56,50 @@ class Settings:
     """Number of learner processes, which share the agents equally. By default one per core that the actors leave free,
     at most one per agent."""
     updates_per_step: Annotated[float, Gt(0), FINITE] | None = None
-    """Number of updates per step of the agent. By default learners run freely (engine serial: 1). Not valid for
-    algorithms that read every row once (PPO): they update once per batch of rows."""
+    """Number of updates per step of the agent. By default learners run freely (with ``engine`` ``serial``: 1). Not
+    valid for algorithms that read every row once (PPO): they update once per batch of rows."""
     reproducible: bool = False
     """Make the result a function of the seed while actors and learners work at the same time: they alternate in
-    periods, and the policy is one period old. Chooses period, and 0.25 updates per step if none are given."""
+    periods, and the policy is one period old. By default motet then chooses ``period``, and 0.25 for
+    ``updates_per_step``."""
     period: Annotated[int, Ge(1)] | None = None
-    """Number of rounds in a period of a reproducible run. By default the smallest with 8 updates, or one batch of rows
-    that are read once. Agents that act in turn need one round each."""
+    """Number of rounds in a period of a reproducible run. By default the smallest number that gives 8 updates, or one
+    batch if rows are read once. Agents that act in turn need one round each."""
     ahead: Literal[0, 1] | None = None
     """Number of periods that actors are ahead of the learners in a reproducible run. With 1 (default) both work at the
     same time. With 0 they take turns: actors collect a period, then learners learn from it."""
     slack: Annotated[float, Ge(0)] | None = None
     """Number of updates by which actors or learners may be ahead of the pace; 0 is lockstep. By default 32, unlimited
-    without updates_per_step, and 1 for algorithms that read every row once (PPO)."""
+    without ``updates_per_step``, and 1 for algorithms that read every row once (PPO)."""
     publish_every: Annotated[int, Ge(1)] = 10
     """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
-    """How policies are published: through two slots (double_buffer) or one (snapshot)."""
+    """How policies are published: through two slots (``double_buffer``) or one (``snapshot``)."""
     device: str | None = None
-    """Device on which policies are learned: auto, cpu, cuda, cuda:N or mps. auto takes CUDA, else MPS, else the CPU;
-    with several GPUs, learner processes take turns. By default the CPU, or CUDA where cluster.learner_gpus reserves
-    it."""
+    """Device on which policies are learned: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``. ``auto`` takes CUDA,
+    else MPS, else the CPU. With several GPUs, learner processes are assigned to them in turn. By default the CPU, or
+    CUDA where ``cluster.learner_gpus`` reserves it."""
     sync_interval: Annotated[int, Ge(1)] = 1
     """Number of an agent's turns between two checks for a new version of its policy; 1 checks before every action."""
     max_lag_versions: Annotated[int, Ge(0)] | None = None
     """Largest lag of an agent's policy behind the newest version, in versions. An agent that exceeds it loads the
-    newest version before its next action, regardless of sync_interval. Such forced loads are counted."""
+    newest version before its next action, regardless of ``sync_interval``. Such forced loads are counted."""
     max_lag_steps: Annotated[int, Ge(0)] | None = None
     """Largest lag of an agent's policy in steps: the number of the agent's steps between the publication of the version
-    in use and the publication of the newest version. Otherwise like max_lag_versions."""
+    in use and the publication of the newest version. An agent that exceeds it loads the newest version, as with
+    ``max_lag_versions``."""
     seconds: Annotated[float, Gt(0)] | None = None
     """Stop after this many seconds, even if steps remain."""
     metrics_every_s: Annotated[float, Gt(0), FINITE] = 1.0
-    """Seconds between two lines of metrics, and between two calls of on_update."""
+    """Seconds between two lines of metrics, and between two calls of ``on_update``."""
     evaluate_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
-    self-play, games against the anchors on both sides. It runs in a separate process. In lockstep and with engine
-    serial, training pauses at the end of a round until the evaluation is done. A reproducible run waits for it only
-    when the next evaluation is due."""
+    self-play, games against the anchors on both sides. Evaluations run in a separate process. In lockstep and with
+    ``engine`` ``serial``, training pauses at the end of a round until the evaluation is done. A reproducible run waits
+    for an evaluation only when the next one is due."""
     evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
-    """Seconds between evaluations, instead of evaluate_every or in addition to it. With either, the last evaluation is
-    of the final weights, whatever ended the run."""
+    """Seconds between evaluations, instead of ``evaluate_every`` or in addition to it. With either setting, the last
+    evaluation plays the final weights, whatever ended the run."""
     evaluate_episodes: Annotated[int, Ge(1)] = 20
     """Number of episodes per evaluation."""
     until_return: float | None = None
@@ -105,26 +107,26 @@ class Settings:
     until_score: float | None = None
     """Stop when the score of an evaluation reaches this value."""
     score: ScoreFunction | None = None
-    """Function that returns the score of an evaluation, given a motet.training.Outcome. The policies with the best
-    score are kept. In files and flags it is the path of the function, module:name. By default the team's mean return;
-    in self-play the mean win rate."""
+    """Function that returns the score of an evaluation, given a ``motet.training.Outcome``. The policies with the best
+    score are kept. In files and flags it is the path of the function, ``module:name``. By default the team's mean
+    return; in self-play the mean win rate."""
     checkpoint_every: Annotated[int, Ge(1)] | None = None
     """Number of steps between checkpoints. By default a tenth of all steps, but at most one minute passes before the
     first checkpoint and about five minutes before each later one. These time limits do not apply if a number is given,
-    or with engine serial and keep_replay."""
+    or with ``engine`` ``serial`` and ``keep_replay``."""
     episodes_mb: Annotated[float, Ge(0)] = 64.0
-    """Size in megabytes at which every second line of episodes.jsonl is removed. The file has a line for each finished
-    episode. 0: no such file."""
+    """Size in megabytes at which every second line of ``episodes.jsonl`` is removed. The file has a line for each
+    finished episode. 0: no such file."""
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     replay_directory: str | None = None
     """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory, for buffers that are
-    larger than the memory. Not valid with engine ray."""
+    larger than the memory. Not valid with ``engine`` ``ray``."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
-    """Use the serial engine if no process can be started, or the world cannot be sent to one. The run prints a warning
-    and records the reason."""
+    """Use the serial engine if no process can be started, or the world cannot be sent to a process. The run prints a
+    warning and records the reason."""
     checked: bool = False
     """For debugging: write a checksum with every row and every version, and verify it on reading."""
     self_play: bool = False

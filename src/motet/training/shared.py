@@ -23,7 +23,7 @@ __all__ = ["SharedMemory"]
 class SharedMemory:
     """The memory that the processes of a run share: board, replays, publications, vaults and league in one segment.
 
-    The replays may be in a second one, a file on a disk (``replay_directory``).
+    The replays may be in a second segment, which is a file on a disk (``replay_directory``).
     """
 
     steps_before: list[int]
