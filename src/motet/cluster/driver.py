@@ -118,11 +118,12 @@ class RemoteProcess:
 
     @property
     def exit(self) -> int | None:
-        """None while the process runs; then 0, 1 if it raised, or a negative number if it died."""
+        """Exit code: None while the process runs; 0 after a normal end, 1 after an exception, negative if the process
+        died."""
         return self._exit if self._done.is_set() else None
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; return whether it has ended."""
+        """Wait for the end of the process; return whether it has ended."""
         return self._done.wait(timeout_s)
 
     def kill(self, timeout_s: float = 60.0) -> None:
@@ -136,12 +137,12 @@ class RemoteProcess:
             )
 
     def close(self) -> None:
-        """Close its pipe."""
+        """Close the pipe of the process."""
         os.close(self._read)
         os.close(self._write)
 
     def traceback(self) -> str:
-        """Text of the exception that it raised; empty if it did not."""
+        """Text of the exception that the process raised; empty if it raised none."""
         return self._text
 
     def describe_end(self) -> str:
@@ -149,7 +150,7 @@ class RemoteProcess:
         return f"{self.name} raised" if self._text else f"{self.name} died ({self._how or 'it was killed'})"
 
     def wrote(self) -> str:
-        """Human-readable location of its output."""
+        """Human-readable location of the output of the process."""
         return "see the Ray logs on its node"
 
 
@@ -200,7 +201,7 @@ class RemoteRun:
             for _ in roster.processes
         ]
         shared.pause = self._pause  # type: ignore[method-assign]
-        # What the newest start of each actor has reported: its rounds, and that it knows that it must pause.
+        # What the newest process of each actor has reported: its rounds, and whether it knows that it must pause.
         self._rounds, self._paused = [0] * roster.actors, [False] * roster.actors
         self._spent_before = np.zeros((shared.main_process + 1, len(shared.board.spent(0))))  # by earlier starts
         self._episodes_lost = [0] * roster.actors  # by earlier starts
@@ -321,7 +322,7 @@ class RemoteRun:
                 name = roster.policies[policy].name
                 self._give_up(policy, rows.get(name, {}))
                 held[name]["steps"] = np.array(shared.steps(policy))
-                if name in rows:  # cleared rows stay cleared, and new rows must not count as such
+                if name in rows:  # cleared rows stay cleared, and new rows must not count as cleared
                     heads = np.array([words_of(memory).head for memory in rows[name].values()], np.uint64)
                     positions = held[name]["reader"][-2 * len(heads) :].reshape(-1, 2)
                     np.minimum(positions, heads[:, None], out=positions)
@@ -342,7 +343,7 @@ class RemoteRun:
         return LearnerStart(checkpoint, self._began, after)
 
     def _over_actors(self) -> dict[int, int]:
-        """Return the actors all of whose rows have arrived, and how many periods they have ended."""
+        """Return the finished actors whose rows have all arrived, with the number of periods that each has ended."""
         ended = [self._processes.get(f"actor-{i}") for i in range(self._roster.actors)]
         periods = self.shared.board.periods.tolist()
         return {i: periods[i] for i, process in enumerate(ended) if process is not None and process.exit == 0}
@@ -389,11 +390,12 @@ class RemoteRun:
         shared.steps_before[policy] = before + int(shared.gone[policy].sum())
 
     def _decisions(self) -> Any:
-        """Return what actors must know of the supervisor and the evaluator; None without periods."""
+        """Return the decisions of the supervisor and the evaluator that actors must know; None without periods."""
         return self.shared.board.decisions if self._roster.pace.period else None
 
     def _pause(self) -> None:
-        """Let no actor begin another period, and wait until all that run know it and have said what they have begun."""
+        """Let no actor begin another period. Wait until all running actors know this and have reported which periods
+        they have begun."""
         self.shared.board.pause()
         deadline = time.monotonic() + self._limits.start_s
         for i in range(self._roster.actors):

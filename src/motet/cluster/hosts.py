@@ -137,7 +137,8 @@ class LearnerHost:
                 joined a learner yet. A learner that died may have reported rows to the driver but not to the actor,
                 which then sends them again.
             results: in self-play, the actor's ring of results.
-            periods: how many periods the rows before ``rows`` belong to, if the actor has joined a learner before.
+            periods: number of periods to which the rows before ``rows`` belong, if the actor has joined a learner
+                before.
             totals: by parity, the totals of the last two of them.
         """
         memory, lanes = self._memory, self._lanes_of(actor)
@@ -276,7 +277,8 @@ class LearnerHost:
             return [bundle.stored_since(number, ray.put) for bundle, number in zip(self._bundles, known, strict=False)]
 
     def _count_out(self, over: Mapping[int, int]) -> None:
-        """Do not wait for these actors, which have finished after so many periods."""
+        """Do not wait for the actors in ``over``, which have finished. It gives the number of periods that each has
+        ended."""
         for actor, periods in over.items():
             self._memory.board.periods[actor] = periods
             self._memory.board.rounds[actor] = FINISHED
@@ -309,8 +311,8 @@ class LearnerHost:
             bundles: the numbers of the bundles that the driver has; None for a bundle that it does not need.
             vaults: whether the report must contain the state.
             kept: whether the driver has a state from which this learner could be restarted.
-            over: actors that have finished and all of whose rows have arrived, which a restarted learner may not know,
-                and how many periods they have ended.
+            over: the finished actors whose rows have all arrived, with the number of periods that each has ended. A
+                restarted learner may not know them.
         """
         memory, board = self._memory, self._memory.board
         self._kept = self._kept or kept
@@ -431,7 +433,7 @@ class ActorHost:
         return self.report(stop=False, learners=None)
 
     def _continue_periods(self, records: Records, joined: Sequence[JoinReply]) -> None:
-        """Continue with the period that the actor before this one was in, as far as any learner knows."""
+        """Continue with the period in which the previous process of this actor was, as far as any learner knows."""
         board, length = self._memory.board, self._memory.roster.pace.period
         last = max(joined, key=lambda reply: reply.periods)
         assert last.totals is not None

@@ -1,8 +1,8 @@
 """Link: carries an actor's rows to a learner process, and the learner's versions and progress back.
 
 It reads rows from the actor's outbox and sends them unchanged, in blocks, one at a time. From the replies it writes
-the learner's bundles into the actor's publications, and the learner's progress into the actor's board. With periods it
-sends the rows of one period, and says with the last of them that the period has ended, before those of the next one.
+the learner's bundles into the actor's publications, and the learner's progress into the actor's board. With periods, a
+block has rows of only one period, and the block with the last row of a period says that the period has ended.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Link:
         self._ring = None if memory.league is None else memory.league.results[actor]
         self._sent_result = 0
         self.heard = -1
-        """Number of the learner's start that this link has joined; -1 before the first."""
+        """How often the learner that this link has joined was started before; -1: this link has joined none yet."""
         self._learner = learner
         self._turned: Any = None  # the host of a restarted learner that is not in use yet
         self._news = threading.Event()
@@ -214,7 +214,8 @@ class Link:
 
     @property
     def _is_needed(self) -> bool:
-        """With periods: whether the learner does not know that one has ended, or the actor waits for this learner."""
+        """With periods: whether a period has ended of which the learner does not know, or the actor waits for this
+        learner."""
         board, ended = self._memory.board, int(self._memory.board.periods[self._actor])
         phases = int(board.learned.phases[self._policies].min())
         return self._periods < ended or (
@@ -237,7 +238,7 @@ class Link:
             round = round if is_last or round != FINISHED else max(self._sent_round, 0)
             waits = is_last and self._is_needed and not last
         elif self._memory.roster.pace.lockstep and not self._is_whole(pieces, ends):
-            round = max(self._sent_round, 0)  # the learner must not begin it before all of its rows have arrived
+            round = max(self._sent_round, 0)  # the learner must not act on a round before all of its rows are there
         flat = np.frombuffer(b"".join(data), np.uint8)
         results = self._results(self._sent_result)
         arrived = self._asked(
@@ -285,7 +286,7 @@ class Link:
             ) from error
 
     def _ends(self) -> tuple[dict[tuple[int, int], int], bool]:
-        """Return where the rows end that may be sent now, by policy and lane, and whether a period ends there."""
+        """Return the end of the rows that may be sent now, by policy and lane, and whether a period ends there."""
         board, records = self._memory.board, self._records
         while True:
             ended = int(board.periods[self._actor])
@@ -296,7 +297,7 @@ class Link:
                     for i, lane in enumerate(replay.lanes)
                     if replay.outbox is not None
                 }
-                if int(board.periods[self._actor]) == ended:  # otherwise some of these rows may be of the next one
+                if int(board.periods[self._actor]) == ended:  # otherwise some rows may belong to the next period
                     return ends, False
             else:
                 ends = {

@@ -23,80 +23,81 @@ class JoinReply(NamedTuple):
     round: int
     """Last round of the actor that the learner knows."""
     number: int
-    """Number of the learner's start."""
+    """How often the learner was started before."""
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, for the policies of the learner."""
+    """Steps whose rows were lost with a learner, by policy of the learner and by lane (``LocalMemory.gone``)."""
     results: npt.NDArray[np.uint64] | None
     """In self-play, the actor's ring of results."""
     periods: int
-    """With periods: how many of the actor have ended whose rows have all arrived."""
+    """With periods: number of the actor's periods that have ended and whose rows have all arrived."""
     totals: npt.NDArray[np.uint64] | None
-    """With periods: by parity, the actor's totals at the end of the last two of them."""
+    """With periods: the actor's totals at the ends of the last two of these periods, by even or odd number of the
+    period."""
 
 
 class BlockReply(NamedTuple):
     """A learner's reply to a block."""
 
     rows: list[int]
-    """Number of rows of each piece that have arrived, i.e. for which there was room."""
+    """Number of rows of each piece that have arrived, because there was room for them."""
     words: list[npt.NDArray[np.uint64]]
-    """As in :class:`JoinReply`."""
+    """Words of the actor's lanes, by policy: ``[lanes, words]``."""
     learned: npt.NDArray[np.uint64]
     """Rows of the board for the learner's policies."""
     pace: npt.NDArray[np.int64]
     bundles: list[list[tuple[int, Any]]]
     """For each bundle, the versions that the actor does not have, the oldest first: number and location."""
     periods: int
-    """As in :class:`JoinReply`."""
+    """With periods: number of the actor's periods that have ended and whose rows have all arrived."""
 
 
 class ActorReport(NamedTuple):
     """An actor's answer to a poll of the driver."""
 
     number: int
-    """Number of the start of the process."""
+    """How often the process was started before."""
     node: str
     age_s: float
     """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
     spent: npt.NDArray[np.float64]
-    """As in :meth:`Board.spent`."""
+    """Seconds spent on each activity, as :meth:`Board.spent` returns them."""
     round: int
     periods: int
-    """With periods: how many it has ended, and how many it has begun."""
+    """With periods: number of periods that the actor has ended, and number of periods that it has begun."""
     begun: int
     paused: bool
-    """Whether it knew that no actor may begin another period, before it counted these."""
+    """Whether the actor knew, before it counted these periods, that no actor may begin another period."""
     episodes: npt.NDArray[np.float64]
     counted: npt.NDArray[np.uint64]
     """By world, episodes that have ended."""
     made: list[int]
     """Rows made in this incarnation, by policy."""
     came: list[int]
-    """Number of these rows that are known to have arrived."""
+    """Number of the rows in ``made`` that are known to have arrived, by policy."""
     newest: list[int]
     """The newest version that came from each learner process."""
     words: list[npt.NDArray[np.uint64]]
-    """Words of its lanes as the learners last reported them, by policy: ``[lanes, words]``."""
+    """Words of the actor's lanes as the learners last reported them, by policy: ``[lanes, words]``."""
     ended: list[EpisodeRecord]
     """Episodes that have finished since the last report."""
     ended_lost: int
     """Number of episodes that are missing in the reports."""
     heard: list[int]
-    """Number of the start of each learner process that reported these words."""
+    """For each learner process that reported these ``words``: how often it was started before."""
 
 
 class LearnerReport(NamedTuple):
     """A learner's answer to a poll of the driver."""
 
     number: int
-    """Number of the start of the process."""
+    """How often the process was started before."""
     node: str
     age_s: float
     """Seconds since the last heartbeat."""
     alive: npt.NDArray[np.float64]
     spent: npt.NDArray[np.float64]
-    """As in :meth:`Board.spent`."""
+    """Seconds spent on each activity, as :meth:`Board.spent` returns them."""
     learned: npt.NDArray[np.uint64]
     metrics: npt.NDArray[np.float64]
     names: npt.NDArray[np.uint8]
@@ -106,11 +107,11 @@ class LearnerReport(NamedTuple):
     steps_before: list[int]
     updates_before: list[int]
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, for the policies of the learner."""
+    """Steps whose rows were lost with a learner, by policy of the learner and by lane (``LocalMemory.gone``)."""
     incarnations: list[int]
     """Incarnations of the actors that have joined; -1 for the others."""
     newest: int
-    """The newest version that it has published."""
+    """The newest version that the learner has published."""
     bundles: list[list[tuple[int, npt.NDArray[np.uint8]]]]
     """For each bundle that was requested, the versions that the driver does not have, the oldest first."""
     vaults: npt.NDArray[np.uint8] | None
@@ -134,11 +135,12 @@ class RestartState(NamedTuple):
     """The driver's information about a learner that died, for the restarted learner."""
 
     version: int
-    """A version number above all that any actor has received. With periods: the newest one that any has received."""
+    """A version number above all version numbers that actors have received. With periods: the newest one that an actor
+    has received."""
     steps: list[int]
     """Steps done, by policy."""
     gone: list[npt.NDArray[np.int64]]
-    """As in :class:`LocalMemory`, for the policies of the learner."""
+    """Steps whose rows were lost with a learner, by policy of the learner and by lane (``LocalMemory.gone``)."""
     counts: list[tuple[int, int]]
     """Rows lost and rows refused so far, by policy."""
     incarnations: list[int]
@@ -146,6 +148,6 @@ class RestartState(NamedTuple):
     rounds: npt.NDArray[np.uint64]
     """Rounds of the actors."""
     over: dict[int, int]
-    """Actors that have finished and need not send anything again: how many periods they have ended."""
+    """For actors that have finished and need not send anything again: the number of periods that each has ended."""
     evaluation: int
     """With periods: the number of the newest evaluation whose policies the driver has."""

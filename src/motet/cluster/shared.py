@@ -78,7 +78,7 @@ class DistantReplay:
         self.before = [(one.head + int(gone[lane]), one.finals) for one, lane in zip(words, self.lanes, strict=True)]
 
     def written(self, lane: int) -> LaneWords:
-        """Return the words of a lane as its writer knows them: rows in the outbox count too."""
+        """Return the words of a lane as its writer knows them, which include rows in the outbox."""
         if self.outbox is None:
             return self.words(lane)
         i = self.lanes.index(lane)
@@ -160,7 +160,7 @@ class LocalMemory(SharedMemory):
         return {name: value for name, value in self.__dict__.items() if name != "pause"}
 
     def name_last_period(self) -> int:
-        """With periods: stop at the end of a period that no actor has passed; return the number of periods to play."""
+        """With periods: stop at the end of a period that no actor has passed. Return the number of periods to play."""
         self.pause()
         return super().name_last_period()
 
@@ -257,8 +257,8 @@ class VersionBundle:
 
     Args:
         publications: publications of one learner process.
-        kept: with periods, how many versions are kept, each by its number. 0: only the newest one, and its number here
-            increases whenever one of the publications has a new version.
+        kept: with periods, number of versions that are kept, each with its own number. 0: only the newest version is
+            kept. Its number in the bundle then increases whenever one of the publications has a new version.
     """
 
     def __init__(self, publications: Sequence[Publication], kept: int = 0) -> None:
@@ -269,7 +269,7 @@ class VersionBundle:
 
     @property
     def number(self) -> int:
-        """Number of the newest version in it; 0 for none."""
+        """Number of the newest version in the bundle; 0 if there is none."""
         return self._kept[-1][0] if self._kept else 0
 
     def renew(self) -> None:
@@ -289,9 +289,8 @@ class VersionBundle:
         return [one for one in self._kept if one[0] > number]
 
     def stored_since(self, number: int, put: Callable[[Any], Any]) -> list[tuple[int, Any]]:
-        """Return them for actors: where they are in the object store, in which ``put`` stores each of them once.
-
-        A small one is returned itself.
+        """Return the versions after this number, for actors: a small version itself, and for a large one its reference
+        in the object store. ``put`` stores a version there once.
         """
         self._stored = {known: where for known, where in self._stored.items() if known >= self._kept[0][0]}
         found: list[tuple[int, Any]] = []
@@ -331,9 +330,10 @@ def packed(publications: Sequence[tuple[Publication, Any]]) -> npt.NDArray[np.ui
 def unpack(
     flat: npt.NDArray[np.uint8], publications: Sequence[tuple[Publication, Any]], without_gaps: bool = False
 ) -> None:
-    """Publish what :func:`packed` made, where it is newer. Each publication is paired with its publisher.
+    """Publish the versions that :func:`packed` made, if they are newer. Each publication is paired with its publisher.
 
-    ``without_gaps``: also as the version before, if that was lost with a learner. Some actor may need it.
+    ``without_gaps``: if the previous version was lost with a learner, also publish this one in its place, since an
+    actor may need it.
     """
     at = 0
     for publication, publisher in publications:

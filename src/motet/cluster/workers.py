@@ -206,7 +206,7 @@ class OtherNodes:
         return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]}
 
     def sweeper(self, index: int, part: Callable[[], SweepPart]) -> NodeSweeper | None:
-        """Send a part to a node, or to an unused one if that node is gone; return None if there is no other."""
+        """Send a part to a node, or to an unused node if that node is gone. Return None if there is no unused node."""
         alive = self._alive()
         if self._nodes[index] not in alive:
             fresh = [node for node in sorted(alive) if node not in (*self._nodes, self._own) and alive[node] > 0]
@@ -235,7 +235,8 @@ class NodeSweeper:
         self._at = ""
 
     def up(self) -> float | None:
-        """Return the bytes per second at which its part was sent; None while it is still loading."""
+        """Return the bytes per second at which the part of this node was sent; None while the node is still loading
+        it."""
         if self._sent is not None:
             if not self._ray.wait([self._loading], timeout=0)[0]:
                 return None
