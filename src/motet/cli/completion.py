@@ -40,7 +40,7 @@ def _script(shell: str) -> str:
         tyro.extras.subcommand_cli_from_dict(
             _subcommands(), prog="motet", args=asked, config=(tyro.conf.FlagCreatePairsOff,)
         )
-    # bash: complete file names where nothing else matches.
+    # In bash, complete file names where nothing else matches.
     return written.getvalue() + ("complete -o default -F _tyro_motet motet\n" if shell == "bash" else "")
 
 

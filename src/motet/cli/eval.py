@@ -94,7 +94,7 @@ def evaluate_(arguments: Sequence[str]) -> int:
         known = f"episodes from 0 to {settings.episodes - 1}" if settings.episodes > 1 else "0, the only episode"
         raise SettingError(f"film must be {known}, got {strangers[0]}")
     if chosen.video is not None:
-        check_video(chosen.video)  # before the episodes are played, not after
+        check_video(chosen.video)  # checked before the episodes are played, not after
     settings = replace(settings, film=film)
     with progress("episodes") as (on_progress, on_message):
         result = evaluate(factory, policies, settings, on_progress=on_progress, on_message=on_message)

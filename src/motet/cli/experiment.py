@@ -80,7 +80,7 @@ class Experiment:
     def of_agent(self, name: str, default: AlgorithmConfig) -> AlgorithmConfig | AgentSettings | Partner:
         """The config of an agent: from its table in the file, or the default; or its partner, if it does not learn.
 
-        The config is returned with the agent's own settings, if the table has some.
+        The config is returned with the settings that hold for this agent alone, if the table has some.
         """
         if name not in self.agents:
             return default

@@ -81,7 +81,7 @@ class WandbFlags:
     """Weights & Biases."""
 
     wandb: bool = False
-    """Also send metrics to Weights & Biases. Each of the next four flags implies this one."""
+    """Also send metrics to Weights & Biases. The flags for project, name, group and tags imply this flag."""
     wandb_project: str | None = None
     """Project in Weights & Biases. Default: the value of WANDB_PROJECT, otherwise motet."""
     wandb_name: str | None = None
@@ -223,7 +223,8 @@ _AGENT = "--agents."
 
 
 def _agent_flags(given: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The other arguments, and the flags of single agents with their values: ``--agents.NAME.KEY VALUE``."""
+    """Separate the flags of single agents, ``--agents.NAME.KEY VALUE``, from the other arguments. Return the others,
+    then the flags with their values."""
     rest, own, tokens = list[str](), list[tuple[str, str]](), iter(given)
     for token in tokens:
         if not token.startswith(_AGENT):
@@ -240,7 +241,7 @@ def _agent_flags(given: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]
 
 
 def _set_of_agent(experiment: Experiment, path: str, text: str) -> None:
-    """Put the flag of an agent into the experiment. Names of agents and of keys are separated by a dot."""
+    """Put the flag of an agent into the experiment. A dot separates the name of the agent from the key."""
     name, dot, key = path.rpartition(".")
     outer = name.rpartition(".")
     nested = dot and outer[2] == "limits" and outer[0]  # the only table among the settings of an agent

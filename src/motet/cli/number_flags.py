@@ -13,7 +13,7 @@ _registry = tyro.constructors.ConstructorRegistry()
 
 
 def numbers() -> Any:
-    """A context in which tyro reads numbers in this way."""
+    """A context in which tyro also reads whole numbers such as 1e5 and 100_000."""
     return _registry
 
 
@@ -33,7 +33,7 @@ def _whole_number(info: Any) -> Any:
 
 @_registry.primitive_rule
 def _number_or_none(info: Any) -> Any:
-    """Numbers that may be None. By itself tyro would tell how it tried both types."""
+    """Numbers that may be None. Tyro's own error would describe how it tried both types."""
     members = [one for one in typing.get_args(info.type) if one is not type(None)]
     bare = [typing.get_args(one)[0] if typing.get_origin(one) is Annotated else one for one in members]
     if type(None) not in typing.get_args(info.type) or bare not in ([int], [float]):

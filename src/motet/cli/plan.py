@@ -68,9 +68,9 @@ def plan(
     Args:
         model: The model: a shipped world, or a factory.
         map: Map of the world: a name, or a file.
-        horizon: Number of steps in an episode. By default that of the map.
-        human_agents: The humans, by index or name. By default those of the model.
-        robot_agents: The robots, by index or name. By default those of the model.
+        horizon: Number of steps in an episode. By default the horizon of the map.
+        human_agents: The humans, by index or name. By default the humans that the model names.
+        robot_agents: The robots, by index or name. By default the robots that the model names.
         humans: How humans choose.
         robot: How the robot chooses.
         workers: Maximum number of processes and threads. By default one per core. The result does not depend on it.
@@ -108,7 +108,7 @@ def _planned(
     where: dict[str, Any],
 ) -> int:
     if out is not None:
-        check_target(out)  # before the work, not after it
+        check_target(out)  # checked before the work, not after it
     report = _Reporter()
     began = time.perf_counter()
     goals = _goals(made, roles)

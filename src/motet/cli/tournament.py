@@ -65,7 +65,7 @@ class TournamentFlags(Play):
     pairing: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="A,B")] = ()
     """Names of policies that meet; repeat the flag for each pairing. By default every policy meets every other one."""
     dir: Path | None = None
-    """Directory for the games, from which the same command continues."""
+    """Directory in which each game is recorded. The same command then continues an interrupted tournament."""
 
 
 def tournament_(arguments: Sequence[str]) -> int:

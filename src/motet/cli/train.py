@@ -62,7 +62,8 @@ def _train_seeds(asked: TrainRequest, run: Path, seeds: int) -> int:
 
 
 def _check_empty(run: Path) -> None:
-    """Raise if the directory holds files that do not belong to a run: the run's files would be mixed with them."""
+    """Raise if the directory holds files that do not belong to a run: the run's files would be mixed with these
+    files."""
     if run.is_dir() and not (run / "config.json").exists():
         others = sorted(one.name for one in run.iterdir() if one.name != ".lock")
         if others:
@@ -95,7 +96,7 @@ def resume(
     Args:
         run: The run directory.
         steps: Number of additional steps. By default the steps that remain of the original number.
-        episodes: Number of additional episodes, in the same way.
+        episodes: Number of additional episodes. By default the episodes that remain of the original number.
         checkpoint: Step of an older checkpoint to continue from. Newer checkpoints are discarded.
         trust: Allow the run to import worlds and algorithms outside of motet, which runs their code. Runs that you have
             trained on this machine need no trust.
@@ -103,7 +104,8 @@ def resume(
         engine: New engine. If this or one of the next settings changes, motet keeps the new updates_per_step from here
             on, and does not make up for earlier steps.
         actors: New number of actors. The rows that keep_replay saved are then discarded and counted as lost.
-        worlds_per_actor: New number of worlds per actor. The rows that keep_replay saved are then discarded too.
+        worlds_per_actor: New number of worlds per actor. The rows that keep_replay saved are then discarded and counted
+            as lost.
         learner_processes: New number of learner processes.
         updates_per_step: New number of updates per step.
         slack: New slack: the number of updates that either side may be ahead of the pace.

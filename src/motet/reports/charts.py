@@ -41,11 +41,11 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     kind: Literal["line", "dots", "dashes"] = "line"
-    """Dots are single measurements; a thin line joins them."""
+    """``dots`` are single measurements, which a thin line joins."""
     colour: int | None = None
     """Index of the colour; by default each curve gets a different colour."""
     behind: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
-    """Curves that this one averages, drawn faintly behind it."""
+    """The curves of which this curve is the mean. They are drawn faintly behind it."""
 
 
 def lines(
@@ -102,7 +102,7 @@ def lines(
 
 
 def _rows(curves: Sequence[Line]) -> list[tuple[str | float | None, ...]]:
-    """Return the points of every curve, one below the other."""
+    """Return rows with the points of all curves, one curve after the other."""
     none: Sequence[None] = ()
     return [
         (line.name, *point)

@@ -95,7 +95,8 @@ def evaluated_by_agent(group: Group) -> list[Line]:
 
 
 def _evaluated(runs: Sequence[RunHistory], agent: str | None, name: str, colour: int) -> Line | None:
-    """Return the evaluations of several runs: their means, with intervals over runs; of one run over its episodes."""
+    """Return the evaluations of several runs: their means, with intervals over runs; of a single run over its
+    episodes."""
     mean, half = (column(agent, y, of="evaluations") for y in ("mean", "half"))
     found = [(run, thinned(*mean(run))) for run in runs]
     known = [(run, curve) for run, curve in found if len(curve[0])]

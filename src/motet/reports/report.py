@@ -48,8 +48,8 @@ def report(
             which they differ.
 
     Raises:
-        SettingError: no run was given, one was given twice, none could be read, the number of names is not that of the
-            groups, or the file cannot be written.
+        SettingError: no run was given, one was given twice, none could be read, there are not as many names as groups,
+            or the file cannot be written.
 
     ::
 

@@ -298,7 +298,7 @@ def failures_section(episodes: Sequence[Episode], measured: Measured, stand_in: 
 
 
 def _detail(text: str) -> Cell:
-    """Return the first line, with the others collapsed."""
+    """Return the first line of a text, with the other lines collapsed."""
     first, *rest = text.splitlines() or [""]
     return details(first, _log(rest)) if rest else first
 

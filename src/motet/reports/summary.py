@@ -233,7 +233,8 @@ def _next(run: Path, result: Result, directory: RunDirectory, trust: bool) -> li
 
 
 def _program(name: str) -> str:
-    """A program of this installation as the user can type it: its name if the PATH leads to it, else its path."""
+    """A program of this installation as the user can type it: its name if it is found through ``PATH``, else its
+    path."""
     own = Path(sys.executable).parent / name
     found = shutil.which(name)
     if not own.is_file() or (found is not None and Path(found).resolve() == own.resolve()):

@@ -85,7 +85,8 @@ def _stem(given: Any, name: Any) -> str:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Translate errors of reading a file: a missing file is damage; one that cannot be read now may still be intact."""
+    """Translate errors of reading a file: a missing file is damage; a file that cannot be read now may still be
+    intact."""
     try:
         yield
     except FileNotFoundError as error:
@@ -110,7 +111,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def write_checkpoint(checkpoint: Checkpoint, target: Path) -> Path:
-    """Write a checkpoint under a temporary name, then let it replace the one at the target, if any."""
+    """Write a checkpoint under a temporary name, then let it replace the checkpoint at the target, if there is one."""
     from safetensors.numpy import save_file
 
     beside = target.with_name(f".{target.name}.new.{uuid.uuid4().hex[:8]}")

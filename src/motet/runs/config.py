@@ -2,8 +2,8 @@
 
 Dataclasses become ``{"class": "module:Name", field: value, …}``, functions become ``{"function": "module:name"}``, and
 sequences become lists (and tuples on the way back).
-A run directory may come from an untrusted source, and importing a module runs its code: without ``trust`` only motet's
-dataclasses and worlds are imported.
+A run directory may come from an untrusted source, and importing a module runs its code. So without ``trust`` only
+motet's dataclasses and worlds are imported.
 """
 
 from __future__ import annotations

@@ -274,12 +274,13 @@ class RunDirectory:
         return target
 
     def _write_folder(self, checkpoint: Checkpoint, target: Path) -> Path:
-        """Write a folder under a temporary name, then let it replace the one at the target, if any."""
+        """Write a folder under a temporary name, then let it replace the folder at the target, if there is one."""
         with self._writing():
             return write_checkpoint(checkpoint, target)
 
     def load(self, step: int | None = None) -> Checkpoint:
-        """Read the checkpoint of a step, by default the newest. The error for a damaged one names an intact one."""
+        """Read the checkpoint of a step, by default the newest. If it is damaged, the error names an intact
+        checkpoint."""
         steps = self.steps()
         if not steps:
             raise SettingError(f"run: {str(self.path)!r} cannot be resumed; {self.way_on()}")

@@ -202,7 +202,7 @@ def frame(
         parts.append(Text(", ".join(gone), style="yellow"))
     if processes:
         parts.append(_processes(snapshot, history, ascii_only))
-        if snapshot.bottleneck and snapshot.state == "running":  # afterwards the summary has it
+        if snapshot.bottleneck and snapshot.state == "running":  # after the run, the summary shows it
             parts.append(Text(plain(snapshot.bottleneck), style="dim"))
     return Group(*parts)
 
@@ -210,7 +210,7 @@ def frame(
 def _agents(
     snapshot: Snapshot, shown: Sequence[AgentRow], history: History, width: int, ascii_only: bool
 ) -> RenderableType:
-    """The table of agents. Of the learner's metrics it shows the loss alone."""
+    """The table of agents. Of the learner's metrics the table shows only the loss."""
     wide = width >= _WIDE
     bars = _PLAIN_BARS if ascii_only else _BARS
     rare = ("stage", "forced", "restarts", *(("lost", "refused") if wide else ()))
@@ -334,7 +334,7 @@ def _progress(snapshot: Snapshot, history: History, width: int) -> RenderableTyp
         total=max(snapshot.limit, 1),
         completed=min(snapshot.steps, snapshot.limit),
         width=room,
-        complete_style="cyan",  # rich's default colour is a red, as of errors
+        complete_style="cyan",  # rich's default colour is red, which looks like an error
         finished_style="green",
     )
     grid = Table.grid(padding=(0, 3, 0, 0))

@@ -78,7 +78,7 @@ class RunHistory:
 
     path: Path
     name: str
-    """The last parts of its path, as few as make it unique among the runs of a report."""
+    """Name of the run: the last parts of its path, as few as distinguish it from the other runs of a report."""
     config: dict[str, Any]
     state: str
     """running, dead (it crashed), done, stopped, failed; or new, before its first snapshot."""
@@ -316,7 +316,7 @@ def _evaluations(run: Path) -> tuple[Curves, dict[int, str]]:
                 for name, one in line["agents"].items()
             }
             team = {"steps": step, "mean": float(line["team"]), "episodes": float(episodes)}
-            team["half"] = _half(float(line.get("team_std", math.nan)), episodes)  # older files do not have it
+            team["half"] = _half(float(line.get("team_std", math.nan)), episodes)  # older files do not have this field
         except _BROKEN as error:
             damaged[number] = f"{error}; another version of motet may have written it"
             continue

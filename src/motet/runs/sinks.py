@@ -89,7 +89,8 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
 
     ``return`` and ``length`` have one entry for each agent, and ``train`` has the metrics of the learners. ``episode``
     is what the world measured, ``speed`` and ``time`` are about the run, and ``system`` says whether data flow well.
-    Other counters are in ``metrics.jsonl`` only. Pages sort groups by name, so what a run is judged by comes first.
+    Other counters are in ``metrics.jsonl`` only. TensorBoard and W&B sort groups by name, so the groups by which a run
+    is judged come first.
     """
     agents = [(label(row.name), row) for row in snapshot.agents]
     yield from _by_agent("return", {who: row.mean_return for who, row in agents})
@@ -139,7 +140,7 @@ def evaluated(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _by_agent(group: str, values: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
-    """The known values of the agents and, if there are several agents and all are known, that of the team."""
+    """The known values of the agents and, if there are several agents and all values are known, the team's value."""
     known = {who: value for who, value in values.items() if value is not None}
     if len(known) == len(values) > 1:
         yield f"{group}/team", sum(known.values())
@@ -158,7 +159,7 @@ class EvaluationLines:
         self._read = self._path.stat().st_size if self._path.is_file() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the lines since the last call; one that is being written comes with the next call."""
+        """Return the lines since the last call. A line that is being written is returned by the next call."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
@@ -297,7 +298,8 @@ class Wandb:
             raise SettingError("wandb: Weights & Biases is not installed; pip install wandb, or leave out --wandb")
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write one point of every curve. Its steps only grow, so an evaluation has its own step as a number."""
+        """Write one point of every curve. The steps of W&B only grow, so the step of an evaluation is logged as a
+        number."""
         values = dict(scalars(snapshot))
         for line in self._evaluations.new() if self._evaluations is not None else ():
             values |= {**dict(evaluated(line)), "evaluation/step": float(line["step"])}

@@ -75,7 +75,8 @@ class AgentRow:
     steps_per_s: float
     updates_per_s: float
     replay_fill: float
-    """Rows stored in the replay (if rows are read once: rows waiting) divided by its capacity."""
+    """Rows stored in the replay, divided by its capacity. If rows are read once, only rows that wait to be read
+    count."""
     samples_per_row: float
     """Sampled transitions per step so far: how often a row is used on average."""
     version: int
@@ -88,11 +89,11 @@ class AgentRow:
     metrics: dict[str, float] = field(default_factory=dict)
     """Newest metrics of the agent's learner, by name."""
     stage: str = ""
-    """Current stage of its algorithm, if there are several."""
+    """Current stage of the agent's algorithm, if there are several stages."""
     forced: int = 0
     """Number of times that an actor was too far behind and had to load the newest version."""
     restarts: int = 0
-    """Restarts of its learner process."""
+    """Number of restarts of the agent's learner process."""
     updates_per_step: float = 0.0
     """Updates per step of the agent so far."""
     lost: int = 0
@@ -129,16 +130,16 @@ class ProcessRow:
     pid: int
     waits_for: str
     beat_s: float
-    """Seconds since its last heartbeat."""
+    """Seconds since the last heartbeat of the process."""
     restarts: int
     done: bool
     node: str = ""
-    """The cluster node on which it runs."""
+    """The cluster node on which the process runs."""
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds spent on each activity (:data:`ACTIVITIES`) since the run was started or resumed."""
     memory_bytes: int | None = None
-    """Resident memory of the process, without memory shared with others; after its end, that at the last snapshot
-    before. None if unknown, as on other nodes."""
+    """Resident memory of the process, without memory shared with other processes. After the end of the process: its
+    memory at the last snapshot before. None if unknown, as on other nodes."""
     shares: dict[str, float] = field(default_factory=dict)
     """The share of each activity in the last ten seconds. They add up to 1; empty before the process has started."""
 
@@ -159,13 +160,14 @@ class Snapshot:
     fell_back: str = ""
     """Why the serial engine is used although processes were requested; empty if it is not."""
     late_draws: str = ""
-    """The world's late draws from global random generators, in words; empty if there were none."""
+    """In words: draws of worlds from global random generators, after they had given up their own streams; empty if
+    none."""
     episodes: int = 0
     """Episodes that have ended in all worlds, including those before the run was resumed."""
     episode_limit: int = 0
     """Number of episodes that end the run; 0 if there is no limit."""
     skipped_evaluations: int = 0
-    """Evaluations that were skipped, because one was still playing and another one waiting."""
+    """Evaluations that were skipped, because one was still being played and another one was waiting."""
     partners: list[PartnerRow] = field(default_factory=list)
     """Agents that act by given policies. They are not among ``agents``, which learn."""
     shared_bytes: int = 0
@@ -180,7 +182,8 @@ class Snapshot:
     metrics: dict[str, float] = field(default_factory=dict)
     """What worlds measured (``info["metrics"]``): the mean of each number over the last 100 episodes of every actor."""
     episodes_lost: int = 0
-    """Finished episodes without a line in ``episodes.jsonl``, because their actor's ring was full."""
+    """Finished episodes without a line in ``episodes.jsonl``, because the ring in which their actor records episodes
+    was full."""
     metrics_lost: int = 0
     """Numbers that worlds measured and that did not fit into the records of their episodes."""
     bottleneck: str = ""

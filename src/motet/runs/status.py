@@ -60,7 +60,7 @@ def is_alive(run: Path) -> bool:
 def _lock(fd: int) -> bool:
     try:
         import fcntl
-    except ImportError:  # Windows has no such locks: every process gets it
+    except ImportError:  # Windows has no such locks: every process gets the lock
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

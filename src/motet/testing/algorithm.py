@@ -91,8 +91,9 @@ def check_policy(
     """Raise :class:`~motet.errors.SpecError` if the policy that the factory makes breaks the contract of a policy.
 
     A team is made from a :class:`~motet.policy.WorldDescription` of ``agents`` agents that have these spaces. Its
-    agents must not share memory, unless the team is shared (``PolicySpec(Team, shared=True)``): they must act the same
-    whether they come from one team object or from one each, and whether or not the others act.
+    agents must not share memory, unless the team is shared (``PolicySpec(Team, shared=True)``): each agent must act the
+    same, whether all agents come from one team object or each from a separate one, and whether or not the other agents
+    act.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from motet.policy import RandomPolicy
@@ -336,7 +337,7 @@ def _check_behaviour(config: AlgorithmConfig, algorithm: Algorithm, spaces: tupl
     greedy = acted(slice(None), 1, False)[0]
     if all(
         equal_nests(greedy, acted(slice(None), seed, False)[0]) for seed in range(2, 6)
-    ):  # otherwise the behaviour draws random numbers, and there is nothing to compare
+    ):  # a behaviour that draws random numbers cannot be compared
         alone = join_nests([acted(slice(i, i + 1), 1, False)[0] for i in range(6)])
         _expect(_close(greedy, alone), "a row's action does not depend on the other rows", "treat rows separately")
     if masks is not None:

@@ -23,9 +23,9 @@ _JOINTS = 64  # maximum number of joint actions to check in a state; if there ar
 def check_model(factory: Callable[[], Any], *, states: int = 100, episodes: int = 2, seed: int = 0) -> None:
     """Raise a ModelError if the model that ``factory()`` makes breaks the contract of models.
 
-    Checks the transitions of the first ``states`` states that are found from the initial one, and everything else that
-    the model has: rewards, durations, goals, a sampler of goals, encodings, pictures. Then plays ``episodes`` episodes
-    of its world (:class:`~motet.world.ModelWorld`) through ``check_world``.
+    Checks the transitions of the first ``states`` states that are found from the initial state, and everything else
+    that the model has: rewards, durations, goals, a sampler of goals, encodings, pictures. Then plays ``episodes``
+    episodes of its world (:class:`~motet.world.ModelWorld`) through ``check_world``.
 
     >>> from motet.worlds import Bushes
     >>> check_model(Bushes)

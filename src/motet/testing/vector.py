@@ -1,7 +1,7 @@
 """Compare worlds as arrays with the single environment: ``check_world`` does so if an environment has ``vector``.
 
-Three worlds are driven together and, with the same seeds and actions, one by one. Everything that an actor reads must
-be the same: which agents act, their observations and rewards, and which episodes ended and how.
+Three worlds are played together, and then one by one with the same seeds and actions. Everything that an actor reads
+must be the same: which agents act, their observations and rewards, and which episodes ended and how.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ _HARMLESS = {
     "get_state and set_state": "the only cost is that a resumed run does not continue exactly",
     "fresh observations": "motet calls observe() once for each decision",
 }
-"""Clauses whose violation is harmless for training, and why. Of ``fresh observations`` only a part is."""
+"""Clauses whose violation is harmless for training, and why. For ``fresh observations`` this holds only for a part of
+the clause."""
 
 
 def _check_episode(world: World, other: World, seed: int, limit: int, harmless: dict[str, str]) -> bool:
