@@ -57,7 +57,8 @@ class Settings:
     quick: bool = False
     """Use tiny sizes, to test that everything runs; the numbers have no meaning."""
     rllib_python: Path | None = None
-    """For bench ray: the interpreter with RLlib, which pins another version of gymnasium; None: this one."""
+    """For bench ray: the interpreter that has RLlib, which pins another version of gymnasium; None: this
+    interpreter."""
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -121,7 +122,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     """Additional information for readers of the tables, one line each."""
     amounts: Mapping[str, Amount] = field(default_factory=dict)
-    """Values that are plain medians."""
+    """Values of the result that are medians of one contestant, not ratios."""
 
     def median(self, measure: str, contestant: str) -> float | None:
         """Return the median of a contestant's repeats; None if it did not run."""
@@ -171,7 +172,8 @@ def interleave_pairs(
     repeats: int,
     warm: bool = True,
 ) -> None:
-    """Do the same for contestants that return two measures at once."""
+    """Measure contestants that return two measures at once, in turn, ``repeats`` times; if ``warm``, a first round is
+    discarded."""
     for i in range(-1 if warm else 0, repeats):
         for name, ask in contestants.items():
             for measure, value in zip(measures, ask(), strict=True):

@@ -190,7 +190,7 @@ class _PipeChannel:
         self._pipes = [context.Pipe() for _ in range(n)]
 
     def open(self) -> None:
-        """Nothing to do."""
+        """Do nothing: a pipe needs no preparation."""
 
     def ask(self, observations: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         """Actions of all players."""

@@ -181,7 +181,8 @@ def _against_sb3(result: Result, settings: Settings) -> None:
 class Peer:
     """TD3 of stable-baselines3 with the same networks, batches and updates per step.
 
-    Several environments are stepped together, then as many updates are made, as its guide recommends for speed.
+    Several environments are stepped together, then as many updates are made, as the guide of stable-baselines3
+    recommends for speed.
     """
 
     def __init__(self, envs: int) -> None:

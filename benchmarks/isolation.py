@@ -104,13 +104,13 @@ def run(settings: Settings) -> Result:
 
 
 class Trivial:
-    """Returns one number of its observation."""
+    """A policy that returns one number of its observation."""
 
     def reset(self, seed: int) -> None:
         """Begin an episode."""
 
     def act(self, observation: npt.NDArray[np.float32]) -> int:
-        """Return the second number."""
+        """Return the second number of the observation."""
         return int(observation[1])
 
 
@@ -118,7 +118,7 @@ class Thinks(Trivial):
     """Uses 5 ms of CPU time for each decision."""
 
     def act(self, observation: npt.NDArray[np.float32]) -> int:
-        """Return the second number after some computation."""
+        """Return the second number of the observation after some computation."""
         until = time.thread_time() + THINK_S
         while time.thread_time() < until:
             pass

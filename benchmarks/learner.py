@@ -57,7 +57,7 @@ COMPARISONS = {
 
 
 def mlp(space: Any, outputs: int) -> nn.Module:
-    """Return the network of the shipped DQN as a user would write it."""
+    """Return the network of the shipped DQN, written as a user would write it in torch."""
     from torch import nn
 
     return nn.Sequential(nn.Linear(space.shape[0], 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))

@@ -79,7 +79,7 @@ class Party:
         return self.result(timeout_s)
 
     def hang_up(self) -> None:
-        """Ask the process to end, which it does as soon as it waits for a call."""
+        """Ask the process to end. It ends as soon as it waits for a call."""
         self._pipe.close()
 
     def ended_by(self, deadline: float) -> bool:
@@ -119,7 +119,7 @@ class Stage:
         return party
 
     def clear(self) -> None:
-        """End all processes: first ask them to end, then terminate those that are left, then kill."""
+        """End all processes: first ask them to end, then terminate the remaining ones, then kill what is left."""
         left, self._parties = self._parties, []
         for push in (Party.hang_up, lambda party: party.process.terminate(), lambda party: party.process.kill()):
             for party in left:

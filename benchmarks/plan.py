@@ -35,7 +35,7 @@ class SlowRooms(Rooms):
     """Rooms with a transition function that takes 60 us of CPU time, as in a realistic model."""
 
     def transition_probabilities(self, state: State, actions: Any) -> list[tuple[float, State]] | None:
-        """Return the same as rooms, after some computation."""
+        """Return what ``Rooms`` returns, after some computation."""
         until = time.process_time() + CALL_S
         outcome: list[tuple[float, State]] | None = super().transition_probabilities(state, actions)
         while time.process_time() < until:
@@ -227,7 +227,7 @@ def _decisions(result: PlanResult, settings: Settings) -> None:
 def _against_quantecon(
     result: PlanResult, settings: Settings, measure: str, graph: Graph, steps: int, by_levels: bool
 ) -> None:
-    """Solve one agent's problem over the steps with both libraries; both must find the same values."""
+    """Solve one agent's problem, step by step over the horizon, with both libraries. Both must find the same values."""
     from quantecon.markov import backward_induction
 
     response = best_response(graph, 0, gamma=0.95, horizon=None if by_levels else steps)

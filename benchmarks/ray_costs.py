@@ -1,11 +1,10 @@
 """Costs of a run on Ray besides acting and learning: processor time per block of rows, row and status query, and bytes.
 
-``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine. For some seconds each, it
-sends few or many rows from one to the other, in few or many blocks, and queries the status of the learner process (a
-*look*).
-Processor time is summed over the processes on both sides, including Ray's threads in them, and Ray's own processes on
-both nodes. The cost of a block is the additional time per additional block.
-``benchmarks.ray_scale`` simulates runs with these numbers.
+``python -m benchmarks.ray_costs`` starts two Ray nodes on this machine. For some seconds each, it sends few or many
+rows from one to the other, in few or many blocks, and queries the status of the learner process (a *look*). Processor
+time is summed over the processes on both sides, including Ray's threads in them, and Ray's own processes on both nodes.
+The cost of a block is the additional time per additional block. ``benchmarks.ray_scale`` simulates runs with these
+numbers.
 """
 
 from __future__ import annotations

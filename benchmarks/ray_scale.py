@@ -18,7 +18,7 @@ __all__ = ["Costs", "Plan", "simulate"]
 
 _PUBLISH_EVERY = 10  # updates
 _DRIVER = -1  # node of the driver
-_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # the values in motet.cluster.driver
+_LOOK_S, _LOOK_EACH_S = 0.1, 0.002  # the same values as in motet.cluster.driver
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Plan:
 
 
 Process = Generator[tuple[str, float], float, None]
-"""A simulated process. It yields the name of the part that it needs, and for how long; it receives the time when this
-is done. With the name "" it only waits."""
+"""A simulated process. It yields the name of the part that it needs, and for how long; it receives the time at which
+the part has finished. With the name "" it only waits."""
 
 
 class Scene:

@@ -104,7 +104,7 @@ class _Contestant:
     both: Callable[[float], tuple[float, float]] | None
     """Rows and batches per second while both sides run."""
     alive: Any = None
-    """Object that must live as long as its processes."""
+    """An object that must live as long as the processes of this measurement."""
 
 
 def _rings(result: Result, stage: Stage, settings: Settings, name: str, shape: tuple[int, ...], capacity: int) -> None:

@@ -69,7 +69,7 @@ def run(settings: Settings) -> Result:
 def _balance(
     make: Callable[[RunSettings], SharedMemory], given: RunSettings, paces: tuple[float, float], settings: Settings
 ) -> tuple[float, float]:
-    """Return the seconds for a step and for an update. They only choose the pace, so they are measured more shortly."""
+    """Return the seconds for a step and for an update. They only determine the pace, so short measurements suffice."""
     return balance(make, given, paces, 1.5 * settings.seconds)
 
 

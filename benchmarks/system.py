@@ -42,7 +42,8 @@ START_S = 60.0
 """Maximum number of seconds until all processes are working."""
 
 LIMITS = RestartLimits(window_s=1.0, stop_s=10.0)
-"""Limits with a short window: every restart in a bench then counts as the first one, and has no longer pause."""
+"""Limits with a short window: every restart in a bench then counts as the first one, so the pause before it does not
+grow."""
 
 
 def hunt_handles(agents: int, config: AlgorithmConfig, settings: RunSettings) -> SharedMemory:

@@ -58,7 +58,7 @@ class MotetPublisher:
         self._publisher, self.flat, self._step = publication.publisher(), np.zeros(WEIGHTS, np.float32), 0
 
     def publish(self) -> None:
-        """One version."""
+        """Publish one version."""
         self._step += 1
         self._publisher.publish(self.flat, step=self._step)
 
@@ -109,7 +109,7 @@ class MemcpyPublisher(_Memcpy):
         self.flat = np.zeros(WEIGHTS, np.float32)
 
     def publish(self) -> None:
-        """One copy."""
+        """Copy all weights into shared memory."""
         self._turn ^= 1
         self._copy(self.flat, self._shared[self._turn])
 
@@ -122,7 +122,7 @@ class MemcpySubscriber(_Memcpy):
         self._private = [np.zeros(WEIGHTS, np.float32) for _ in range(2)]
 
     def refresh(self) -> bool:
-        """One copy."""
+        """Copy all weights out of shared memory."""
         self._turn ^= 1
         self._copy(self._shared[self._turn], self._private[self._turn])
         return True
@@ -184,7 +184,7 @@ class ModelPublisher(_Learner):
         self._shared = shared
 
     def publish(self) -> None:
-        """One version."""
+        """Publish one version."""
         self._shared.load_state_dict(self._model.state_dict())
 
 
@@ -209,7 +209,7 @@ class FlipPublisher(_Learner):
         self._both, self._active = (first, second), active["active"]
 
     def publish(self) -> None:
-        """One version."""
+        """Publish one version."""
         other = 1 - int(self._active[0])
         self._both[other].load_state_dict(self._model.state_dict())
         self._active[0] = other
@@ -237,7 +237,7 @@ class QueuePublisher(_Learner):
         queue.cancel_join_thread()
 
     def publish(self) -> None:
-        """One version."""
+        """Publish one version."""
         self._queue.put({name: tensor.numpy() for name, tensor in self._model.state_dict().items()})
 
 
@@ -249,7 +249,7 @@ class QueueSubscriber(_Actor):
         self._queue = queue
 
     def refresh(self) -> bool:
-        """One version."""
+        """Load one version."""
         _load(self._model, self._queue.get(True, 60.0))
         return True
 
@@ -262,7 +262,7 @@ class ManagerPublisher(_Learner):
         self._shared = shared
 
     def publish(self) -> None:
-        """One version."""
+        """Publish one version."""
         self._shared["weights"] = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
 
 
@@ -274,7 +274,7 @@ class ManagerSubscriber(_Actor):
         self._shared = shared
 
     def refresh(self) -> bool:
-        """One version."""
+        """Load one version."""
         _load(self._model, self._shared["weights"])
         return True
 

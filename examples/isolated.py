@@ -1,4 +1,4 @@
-"""Two policies in separate processes, asked in parallel. One of them fails and is replaced by a new process.
+"""Two policies run in separate processes and are asked in parallel. One of them fails, and a new process replaces it.
 
 Run: python examples/isolated.py
 """

@@ -11,7 +11,8 @@ from motet.algorithms import PPOConfig
 
 
 class Cue(gymnasium.Env):
-    """Seen are the cue, in the first step only, and whether it is asked for. The right answer earns 1."""
+    """An observation shows the cue, in the first step only, and whether the cue is asked for. The right answer earns
+    1."""
 
     observation_space, action_space, wait = Box(-1, 1, (2,), np.float32), Discrete(2), 20
 

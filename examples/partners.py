@@ -1,4 +1,5 @@
-"""Train one agent beside a scripted partner, then another one beside the first, which acts but no longer learns.
+"""Train one agent beside a scripted partner, then train the other agent beside the first one, which acts but no longer
+learns.
 
 python examples/partners.py [STEPS]
 """

@@ -40,7 +40,8 @@ def main() -> None:
     exact = solution.attainment(state, "human_0", "3,5")
     print(f"the human got there in {arrived} of 100 episodes; the plan says {exact:.0%}")
 
-    # Rewards instead of goals: how much does a human lose who moves at random, with a robot that does so too?
+    # Rewards instead of goals: how much does a human that moves at random lose, beside a robot that also moves at
+    # random?
     best = best_response(graph, "human_0")
     wandering = regret(np.full((len(graph), 4), 0.25), best)
     print(f"random moves lose {wandering.expected:.2f} of {best.value[0]:.2f} per episode")

@@ -33,7 +33,7 @@ class Chases(VectorWorld):
 
 
 class Chase(ParallelEnv):
-    """The single environment, used everywhere but in actors, which get K worlds at once from ``vector``."""
+    """The single environment. It is used everywhere except in actors, which get K worlds at once from ``vector``."""
 
     vector, possible_agents = staticmethod(Chases), list(Chases.agents)
 
