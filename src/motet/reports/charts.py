@@ -102,7 +102,7 @@ def lines(
 
 
 def _rows(curves: Sequence[Line]) -> list[tuple[str | float | None, ...]]:
-    """Return rows with the points of all curves, one curve after the other."""
+    """Return rows with the points of every curve, one curve after the other."""
     none: Sequence[None] = ()
     return [
         (line.name, *point)
