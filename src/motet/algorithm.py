@@ -281,7 +281,7 @@ class Remembers(Protocol):
 
     @property
     def state_size(self) -> int:
-        """Number of float32 values in the state of one agent in one world; 0: it has no memory after all."""
+        """Number of float32 values in the state of one agent in one world; 0: the behaviour has no memory after all."""
         ...
 
     def act_from(

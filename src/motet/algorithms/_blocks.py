@@ -65,7 +65,7 @@ class DensePlan:
 
     @property
     def layers(self) -> Iterator[tuple[int, int, int, int]]:
-        """Inputs, outputs, offset of the weight and offset of the bias of each layer."""
+        """For each layer: number of inputs, number of outputs, offset of the weight and offset of the bias."""
         offsets = self.offsets
         return zip(self.sizes, self.sizes[1:], offsets[::2], offsets[1::2], strict=False)
 

@@ -229,7 +229,7 @@ class Gaussian:
 
 
 class Part(NamedTuple):
-    """A part of a :class:`Product`, and the position of its values among those of the product."""
+    """A part of a :class:`Product`, and the position of the part's values among the values of the product."""
 
     actions: Actions
     outputs: slice

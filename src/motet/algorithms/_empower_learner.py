@@ -206,7 +206,7 @@ class Empower(FlatRows):
         raise NotImplementedError
 
     def _learn_targets(self, batch: Batch, steps: Sequence[int]) -> tuple[ModelRows, Targets, list[list[bool]]]:
-        """Return the targets of a batch, and for each network which agents learn it in their current stage."""
+        """Return the targets of a batch. For each network, also return which agents learn it in their current stage."""
         config = self.config
         counts = list(zip(map(int, steps), self.counters[:, 0].tolist(), strict=True))
         rows = self._read(batch)
@@ -352,7 +352,7 @@ class EmpowerNetworks(FlatLearner, Empower):
         return error
 
     def _step(self, network: int, rates: list[float], learns: list[bool]) -> None:
-        """Take a gradient step of a network for the agents that learn it in their stage."""
+        """Take a gradient step of a network for those agents that learn this network in their stage."""
         if not any(learns):
             return
         # Before an agent's stage its moments are 0, so a gradient of 0 changes nothing.

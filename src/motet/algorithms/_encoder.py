@@ -106,7 +106,7 @@ class Encoder:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of an observation that is one array of numbers; () for others."""
+        """Shape of an observation that is a single array of numbers; () for other observations."""
         return self._leaves[0].shape if self._plain and not self._leaves[0].highest else ()
 
     @property

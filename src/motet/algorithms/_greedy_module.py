@@ -179,7 +179,7 @@ def dense_layers(
 ) -> list[nn.Module]:
     """Return fully connected layers with weights ``[out, in]`` and biases, with an activation after each but the last.
 
-    With ``last``, the last one has an activation too.
+    With ``last``, there is an activation after the last layer, too.
     """
     layers: list[nn.Module] = []
     for weight, bias in weights:

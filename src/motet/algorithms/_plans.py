@@ -141,7 +141,7 @@ class LearnerNetwork(Protocol):
 
 
 class ActorNetwork(Protocol):
-    """One published network."""
+    """A network for acting, with published parameters."""
 
     def load(self, row: npt.NDArray[np.float32]) -> None:
         """Use the parameters of a row ``[size]``. The caller keeps the row valid until the next call."""

@@ -200,8 +200,8 @@ def _fitting(space: Any) -> nn.Module:
 class NoisyLinear(nn.Module):
     """A fully connected layer that explores: while it trains, noise with learned deviations is added to its weights.
 
-    Each forward pass draws new noise, the same for all rows. motet lets it draw while an agent learns and explores;
-    greedy actions have none. The noise is factorised as in the paper on noisy networks.
+    Each forward pass draws new noise, the same for all rows. motet lets the layer draw noise while an agent learns and
+    explores; greedy actions are computed without noise. The noise is factorised as in the paper on noisy networks.
 
     >>> layer = NoisyLinear(8, 4).eval()
     >>> layer(torch.zeros(5, 8)).shape

@@ -134,7 +134,7 @@ def make_player(
     Args:
         entry: the policy.
         seats: its seats.
-        isolation: None: it runs in this process.
+        isolation: how an isolated player runs. None: the player runs in this process.
         spaces: what ``seats.spaces()`` returned, if it is known.
     """
     specs = {name: entry.on(name) for name in seats.agents}

@@ -54,7 +54,7 @@ def optional_attribute(model: Any, name: str) -> Any:
 
 
 def agents_and_actions(model: Any) -> tuple[list[Any], tuple[str, ...], tuple[int, ...]]:
-    """Reset a model, and return its agents as it identifies them, their names, and their numbers of actions."""
+    """Reset a model. Return its agents as the model identifies them, their names, and their numbers of actions."""
     for name in _MEMBERS:
         if not hasattr(model, name):
             raise ModelError(f"the model, a {type(model).__name__}, has no {name}: see motet.plan.Model")
@@ -439,7 +439,7 @@ def goal_lists(model: Any, given: Any) -> Callable[[Any], Choices] | None:
 
 
 def goal_sampler(model: Any, given: Any, humans: Sequence[int], names: Sequence[str]) -> GoalSampler | None:
-    """Return what draws the goals of the humans; None: they are listed, or the model gives rewards."""
+    """Return the sampler that draws the humans' goals; None: goals are listed, or the model gives rewards."""
     if isinstance(given, GoalSampler):
         return given
     if given is None:

@@ -384,7 +384,8 @@ class InTurn(_Adapter):
 class AtOnce(_Adapter):
     """A PettingZoo Parallel environment: a group is all agents that are alive.
 
-    They are always in the order of ``possible_agents``, even if the environment lists them in another order.
+    The agents of a group are always in the order of ``possible_agents``, even if the environment lists them in another
+    order.
     """
 
     def reset(self, seed: int | None = None) -> None:

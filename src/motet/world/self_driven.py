@@ -38,7 +38,7 @@ _SILENT_EPISODES = 100
 
 
 class _Watched:
-    """Replaces a method of an agent or of its model, on the object itself, so that the world sees each call.
+    """Wraps a method of an agent or of its model, on the object itself, so that the world sees each call.
 
     A deep copy of the object gets its own watched method. Pickling keeps only the user's method.
     """
@@ -64,7 +64,7 @@ class _Watched:
 
 
 def _users(owner: Any, name: str, own: Any) -> Any:
-    """Return the user's method: the one set on the object, or the one of its class bound to the object."""
+    """Return the user's method: the method set on the object, or the method of its class, bound to the object."""
     return inspect.getattr_static(type(owner), name).__get__(owner, type(owner)) if own is None else own
 
 
@@ -347,14 +347,15 @@ class SelfDriven(_Adapter):
                 agent.act(world, agent.get_action(agent.pov(world)))
 
     def _earned(self, agent: int) -> float:
-        """Return an agent's reward since it was asked: that passed to ``add_memory``, else that ``act`` returned."""
+        """Return an agent's reward since it was asked: the reward passed to ``add_memory``, else the one that ``act``
+        returned."""
         remembered = self._remembered[agent]
         if remembered is not None:
             return remembered
         return sum((_number(value, "act() returned") for value in self._acted[agent]), 0.0)
 
     def _settle(self, agent: int) -> None:
-        """End an agent's segment if ``add_memory`` was not called since it was asked, and ``is_done`` is true."""
+        """End an agent's segment if ``is_done`` is true and ``add_memory`` was not called since the agent was asked."""
         if self._remembered[agent] is not None or not self._open[agent]:
             return
         done = self._done[agent]

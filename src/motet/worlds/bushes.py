@@ -144,7 +144,7 @@ class Bushes:
         return outcomes
 
     def goals(self, agent: int) -> list[tuple[Reach, float]]:
-        """Return one goal for every tile, to stand on it, with its weight. Its name is ``row,column``."""
+        """Return a goal with its weight for every tile: to stand on the tile. The name of a goal is ``row,column``."""
         if agent not in self._goals:
             raise SettingError(f"agent must be one of the humans {self.human_agent_indices}, got {agent!r}")
         return self._goals[agent]

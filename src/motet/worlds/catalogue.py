@@ -26,8 +26,8 @@ WORLDS = {
 
 
 _PLAIN = ("env", "raw_env", "parallel_env", "aec_env", "make_env", "make")
-"""Names of factories that say nothing about the world. The factories of PettingZoo have them: the module names the
-world."""
+"""Names of factories that say nothing about the world. PettingZoo's factories have such names: there the module names
+the world."""
 
 
 def world_factory(world: Any, settings: Mapping[str, Any] | None = None) -> Callable[[], Any]:

@@ -402,7 +402,7 @@ class Cleanup(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
                     rewards[index] += 1.0
 
     def _rays(self, index: int, beam: int, stops: bytearray, base: int) -> list[int]:
-        """Draw an agent's three rays; return the tiles at which they hit a byte that is set in ``stops``.
+        """Draw an agent's three rays; return the tiles at which the rays hit a byte that is set in ``stops``.
 
         The byte of a tile is at ``base`` plus the tile's index. A ray ends at the first tile whose byte is set.
         """

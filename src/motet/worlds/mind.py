@@ -202,7 +202,7 @@ def _ever(given: ByStage) -> bool:
 class UniformHumans(OneMind):
     """The robots of a model as one agent, beside humans who act at random, to learn policies of the humans.
 
-    It is the world that is made for the algorithm ``attain``. The arguments are those of :class:`OneMind`.
+    The algorithm ``attain`` learns in this world. The arguments are those of :class:`OneMind`.
     """
 
     def __init__(

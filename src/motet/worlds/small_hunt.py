@@ -105,7 +105,7 @@ class SmallHunt(TreasureHunt):
     def transition_rewards(
         self, state: State, actions: Sequence[int], transitions: Sequence[tuple[float, State]]
     ) -> list[list[float]]:
-        """Return each agent's reward: that of the move for the mover, 0 for the others."""
+        """Return each agent's reward: the mover gets the reward of the move, the others get 0."""
         earned = self._played(state, actions)[0]
         return [[earned if agent == state[1] else 0.0 for agent in range(len(self.possible_agents))]] * len(transitions)
 

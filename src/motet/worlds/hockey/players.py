@@ -34,7 +34,8 @@ class _HockeyPlayer:
 
 
 class Weak(_HockeyPlayer):
-    """Moves slowly to the puck while it is in its half, otherwise waits in the middle, and shoots straight ahead."""
+    """Moves slowly to the puck while the puck is in the player's half, else waits in the middle; shoots straight
+    ahead."""
 
     def act_many(self, observations: Floats) -> Floats:
         """Return the actions [K, 4] for observations [K, 18]."""

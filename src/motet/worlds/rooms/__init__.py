@@ -158,7 +158,8 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return [self._rewards(state, successor) for _, successor in transitions]
 
     def goals(self, agent: int) -> list[Reach]:
-        """Return one goal for every tile that is not a wall: to stand on it. Its name is ``row,column``."""
+        """Return one goal for every tile that is not a wall: to stand on the tile. The name of a goal is
+        ``row,column``."""
         width = self.plan.width
         tiles = (tile for tile, wall in enumerate(self.plan.walls) if not wall)
         return [Reach(agent, tile, f"{tile // width},{tile % width}") for tile in tiles]
@@ -242,7 +243,7 @@ class Rooms(ParallelEnv):  # type: ignore[misc]  # pettingzoo is untyped
         return timed_step(names, seen, self._rewards(state, successor), over)
 
     def observe(self, agent: str) -> NDArray[np.float32]:
-        """Return an agent's observation of the whole state, in which its own plane precedes those of the others."""
+        """Return an agent's observation of the whole state. The agent's own plane precedes the planes of the others."""
         step, agents, blocks, keys, doors = self.get_state()
         planes: NDArray[np.float32] = np.zeros(self.observation_spaces[agent].shape, np.float32)
         flat = planes.reshape(len(planes), -1)
