@@ -3,8 +3,8 @@
 Loading a run that names code outside of motet imports that code. A run directory may come from anybody, so nothing in
 it can vouch for it. The record is therefore kept elsewhere: one file for each run in ``$XDG_STATE_HOME/motet/runs``
 (``~/.local/state/motet/runs``), with the resolved path of the run directory, a digest of its config, and the folders
-from which its code was imported. A run that was moved, copied, or whose config was changed by anything but motet does
-not match its record. Files that other users can write do not count.
+from which its code was imported. A run does not match its record if it was moved or copied, or if anything but motet
+changed its config. Files that other users can write do not count.
 
 ``train`` writes the record, and a run that has one keeps it when ``resume`` changes its config. Runs that name only
 code of motet need no record and get none.
@@ -82,7 +82,8 @@ def _named_by_policy(text: str) -> Iterator[str]:
 def remember(run: Path, config: Mapping[str, Any]) -> None:
     """Record a run of this user, if its config names code outside of motet.
 
-    If the state directory cannot be written, nothing is raised. The run then needs ``trust``, like one of another user.
+    If the state directory cannot be written, nothing is raised. The run then needs ``trust``, like a run of another
+    user.
     """
     foreign, state = foreign_code(config), state_directory()
     if not foreign or state is None:

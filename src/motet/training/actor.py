@@ -127,7 +127,7 @@ class ActingPolicy(Protocol):
     """
 
     is_done: bool
-    """Whether it has done its share of the run's steps."""
+    """Whether the policy has done the steps that this actor has to do with it."""
 
     def begin(self, tracks: Indices) -> None:
         """Begin a new episode on these tracks."""
@@ -147,7 +147,7 @@ class ActingPolicy(Protocol):
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state that its agents carry from round to round, as plain values and arrays."""
+        """Return the state that the agents carry from round to round, as plain values and arrays."""
         ...
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ class PublishedPolicy:
         self.closed = 0
         """Steps whose rows are complete."""
         self.is_done = left <= 0
-        """Whether it has done its share of the run's steps."""
+        """Whether the policy has done the steps that this actor has to do with it."""
 
     def load_newest(self) -> None:
         """Load the newest version now, regardless of ``sync_interval``."""
@@ -260,7 +260,7 @@ class PublishedPolicy:
             self._writers.interrupt(lane)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state that its agents carry from round to round, as plain values and arrays."""
+        """Return the state that the agents carry from round to round, as plain values and arrays."""
         carried = {"frames": None, "memory": None} if self._carried is None else self._carried.get_state()
         kept = {"frames": carried["frames"], "memory": carried["memory"], "turns": self.turns}
         return {**self._rows.get_state(), **kept}

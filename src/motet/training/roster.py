@@ -87,7 +87,7 @@ class LearnedPolicy:
     masked: bool = False
     """Whether the policy's agents have action masks."""
     device: str = "cpu"
-    """Device on which the policy is learned; while the roster is made, the value of the setting."""
+    """Device on which the policy is learned. While the roster is being made: the value of the setting ``device``."""
     slots: int = 2
     """Number of slots of its publication: 1 or 2."""
     publish_every: int = 10
