@@ -3,7 +3,7 @@
 One network learns V_e(s, h, g) from the numbers of the state and the goal, and another one learns the power X_h(s).
 Everything else is as in ``empower``. For each row the acting half draws fresh goals for every human, whatever the
 humans of the world pursue, so the goals in the rows at a state are distributed as the sampler says.
-``docs/empowerment.md`` has the formulas, and decision 36 says what is exact and what is an estimate.
+``docs/empowerment.md`` has the formulas, and decision 35 says what is exact and what is an estimate.
 
 This module does not import torch. The learning half is in ``_empower_sampled_learner.py``.
 """
