@@ -535,7 +535,7 @@ def made_alike(name: str, make: Callable[[], _T]) -> _T:
 
 
 def seed_global(seed: int) -> None:
-    """Start the global streams from a seed, unless those that are installed have just been started from it."""
+    """Start the global streams from a seed, unless the installed streams have just been started from this seed."""
     EXCHANGE.attribute()
     current = EXCHANGE.current
     for i, generator in enumerate(EXCHANGE.generators):

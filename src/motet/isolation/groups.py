@@ -103,7 +103,7 @@ def remove_groups(mark: int, root: Path = _ROOT) -> None:
 
 
 def has_groups(controller: Controller, root: Path = _ROOT) -> bool:
-    """Whether a control group with such a limit can be created here."""
+    """Whether a control group with a limit by this controller can be created here."""
     probe = -os.getpid()
     try:
         PolicyGroup(controller, probe, 1 << 20, root)

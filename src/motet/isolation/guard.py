@@ -121,7 +121,7 @@ class Guard:
             os._exit(0)
 
     def _watch(self) -> int:
-        """Wait until there is a reason to end, and return it."""
+        """Wait until there is a reason to end, and return the reason."""
         pidfd = os.pidfd_open(self._pid)
         poll = select.poll()
         for fd in (pidfd, self._pipe.fileno(), self._output.fd):

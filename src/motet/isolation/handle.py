@@ -103,13 +103,13 @@ class PolicyProcess:
                 self._pidfd = os.pidfd_open(pid)
 
     def cpu_s(self) -> float:
-        """CPU time of the process and all its descendants, in seconds; 0 if it has ended."""
+        """CPU time of the process and all its descendants, in seconds; 0 if the process has ended."""
         if self.hear() is not None or self._pid is None:
             return 0.0
         return _usage.cpu_s([self._pid, *_usage.descendants(self._pid)])
 
     def memory_bytes(self) -> int:
-        """Private memory of the process and all its descendants, in bytes; 0 if it has ended."""
+        """Private memory of the process and all its descendants, in bytes; 0 if the process has ended."""
         if self.hear() is not None or self._pid is None or sys.platform != "linux":
             return 0
         return sum(_usage.private_bytes(pid) for pid in (self._pid, *_usage.descendants(self._pid)))

@@ -47,7 +47,7 @@ class Player(Protocol):
         ...
 
     def ask_reset(self, seed: int) -> None:
-        """Tell the policy that a new episode begins. Does not wait for it."""
+        """Tell the policy that a new episode begins. Does not wait for the policy."""
         ...
 
     def ask(self, observation: Any, mask: Nest = None) -> None:

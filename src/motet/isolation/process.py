@@ -80,7 +80,7 @@ class PolicyStart:
 
     @property
     def group_limits(self) -> dict[Controller, int]:
-        """The limits of its control groups.
+        """The limits of the policy's control groups.
 
         The limit on memory is in addition to the guard's: it also counts memory that no process has mapped, and the
         kernel's own memory.

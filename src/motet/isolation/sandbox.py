@@ -51,9 +51,9 @@ class Confinement:
     """What a sandboxed process may still access."""
 
     readable: tuple[str, ...]
-    """Files and folders that it may read, with everything below them."""
+    """Files and folders that the process may read, with everything below them."""
     folder: str
-    """The only folder in which it may write."""
+    """The only folder in which the process may write."""
     strict: bool
     """Whether it is an error if the kernel cannot enforce the sandbox."""
     limited: bool = False

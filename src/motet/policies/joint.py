@@ -132,7 +132,7 @@ class JointPolicies:
         self._policy.reset(seed)
 
     def act(self, observation: Nest, mask: Nest = None) -> dict[str, Any]:
-        """Return an action for every seat. Only those of the agents that are asked are used."""
+        """Return an action for every seat. Only the actions of agents that are asked are used."""
         asked = [agent for agent, now in zip(self._seats, observation["asked"], strict=True) if now]
         given = observation.get("masks", {})
         masks = {a: self._mask_forms[a].nest(np.asarray(m, np.bool_)) for a, m in given.items() if a in asked}

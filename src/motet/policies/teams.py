@@ -419,7 +419,7 @@ def _first_free(factory: Callable[..., Any], taken: set[str]) -> inspect.Paramet
 
 
 def _wants_name(agent_policy: Callable[..., Any]) -> bool:
-    """Return whether the parameter is annotated as ``str``, for the agent's name. Else it gets the index."""
+    """Whether a parameter is annotated as ``str``. Then it gets the agent's name, else the agent's index."""
     try:
         parameter = next(iter(inspect.signature(agent_policy).parameters.values()), None)
     except (TypeError, ValueError):

@@ -51,9 +51,9 @@ class Counters(NamedTuple):
     consumed: int
     """Number of transitions handed out by ``take``."""
     redrawn: int
-    """Draws repeated because a writer overwrote the row while it was copied."""
+    """Number of draws that were repeated because a writer overwrote the row while it was copied."""
     overwritten_unread: int
-    """Rows overwritten before they were part of any batch."""
+    """Number of rows that were overwritten before they were part of any batch."""
     late_priorities: int
     """Number of priorities that were given for rows that had been overwritten."""
     broken: int

@@ -21,16 +21,16 @@ _QUERY = "--query-gpu=index,utilization.gpu,memory.used,memory.total", "--format
 
 @dataclass
 class GpuUse:
-    """How much of a GPU is in use, by all programs of this machine. None: the driver does not report it."""
+    """How much of a GPU all programs of this machine use. A value of None: the driver does not report it."""
 
     index: int
     """Number of the GPU, as the driver counts."""
     utilisation: float | None
-    """The share of the time in which it was busy, over the driver's last sample (at most a second)."""
+    """The share of the time in which the GPU was busy, over the driver's last sample (at most a second)."""
     memory_bytes: int | None
-    """Bytes of its memory in use."""
+    """Bytes of the GPU's memory in use."""
     memory_limit_bytes: int | None
-    """Bytes of its memory."""
+    """Bytes of the GPU's memory."""
 
 
 class GpuMeter:

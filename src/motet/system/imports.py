@@ -138,7 +138,7 @@ def path_now(path: str) -> str:
 
 
 def paths_now(plain: Any) -> Any:
-    """Plain values, such as a run's config, with each ``class``, ``function`` and ``path`` replaced by its present one.
+    """Plain values, such as a run's config, with the present path as each ``class``, ``function`` and ``path``.
 
     >>> paths_now({"class": "motet.algorithm:Linear", "start": 1.0})
     {'class': 'motet.schedule:Linear', 'start': 1.0}
@@ -186,7 +186,8 @@ def import_named(path: str, what: str, known: Sequence[str], hint: str = "") -> 
 
 
 def import_function(path: str, what: str) -> Callable[..., Any]:
-    """Import a function that a user named as ``module:attribute``; ``what`` it is for, in the error."""
+    """Import a function that a user named as ``module:attribute``. ``what``: the purpose of the function, for the
+    error."""
     if ":" not in path:
         raise SettingError(f"{what} must be a function, as 'module:name', got {path!r}")
     found = import_named(path, what, [])

@@ -199,7 +199,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _reserve(size: int, directory: str | os.PathLike[str] | None, sealed: bool) -> int:
-    """A descriptor of ``size`` bytes without a name, all of them allocated."""
+    """Return the descriptor of nameless memory of ``size`` bytes, all of them allocated."""
     if directory is not None:
         fd = _nameless_file(Path(directory))
     elif hasattr(os, "memfd_create"):
