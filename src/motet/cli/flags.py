@@ -431,13 +431,18 @@ _registry = tyro.constructors.ConstructorRegistry()
 
 @_registry.struct_rule
 def _bounded(info: Any) -> Any:
-    """Show the bounds of settings beside their defaults."""
+    """Show the bounds of settings beside their defaults, and their texts without marks of code."""
     rows = describe_settings(info.type) if dataclasses.is_dataclass(info.type) else []
-    if not any(row.bounds for row in rows) or not isinstance(info.default, info.type):
+    if not any(row.bounds or "``" in row.text for row in rows) or not isinstance(info.default, info.type):
         return None
     kinds, field_of = kinds_of(info.type), tyro.constructors.StructFieldSpec
     fields = [
-        field_of(row.name, _hinted(kinds[row.name], row.bounds), getattr(info.default, row.name), helptext=row.text)
+        field_of(
+            row.name,
+            _hinted(kinds[row.name], row.bounds),
+            getattr(info.default, row.name),
+            helptext=row.text.replace("``", ""),
+        )
         for row in rows
     ]
     return tyro.constructors.StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
@@ -449,7 +454,7 @@ def _hinted(kind: Any, bounds: str) -> Any:
 
 
 def schedules() -> Any:
-    """A context in which tyro reads and shows schedules."""
+    """A context in which tyro reads and shows schedules, and shows the bounds of settings."""
     return _registry
 
 

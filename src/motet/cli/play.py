@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from motet.cli.experiment import Experiment
-from motet.cli.flags import place_of_world, world_flags
+from motet.cli.flags import place_of_world, schedules, world_flags
 from motet.cli.help import HELP_ALL, flags_of, help_wanted, show_help
 from motet.cli.hints import unknown_play_flags
 from motet.cli.keyword_flags import keyword_flags
@@ -127,7 +127,8 @@ def parse(
     world = world_flags(maker, Experiment(name)) if maker is not None else None
     if helps:
         last = f"{prog} {plain(name) or 'WORLD'} --help-all shows the other flags." if helps == "common" else ""
-        show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
+        with schedules():
+            show_help(_options(kind, world, without, common=bool(last)), prog, about, last)
     options = _options(kind, world, without, common=False)
     chosen: Any
     with numbers():
