@@ -257,7 +257,7 @@ NONSENSE = {
     "no_such_module:make": "must be something that can be imported, got",
     "nowhere.toml": "experiment must be a file that can be read, got 'nowhere.toml': No such file",
     "": "'module:attribute' or a .toml file, got none",
-    "treasure_hunt --algorithm sarsa": "empower, or 'module:attribute', got 'sarsa'",
+    "treasure_hunt --algorithm sarsa": "empower_sampled, or 'module:attribute', got 'sarsa'",
     "treasure_hunt --slack 3": "slack is only valid with updates_per_step",
     "treasure_hunt --steps 0": "steps must be an int >= 1 or None, got 0",
     "treasure_hunt --dqn.min-rows 3": "min_rows must be at least the batch_size 64, got 3",

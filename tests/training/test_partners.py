@@ -234,7 +234,7 @@ def test_partner_that_raises_in_an_actor_ends_the_run_with_its_name():
 
 def test_partner_that_hangs_is_named():
     said = []
-    limits = RestartLimits(hang_s=1.0, restarts=0)
+    limits = RestartLimits(hang_s=4.0, restarts=0)
     with pytest.raises(ChildError, match="while it asked partner Fragile of player_1"):
         game(Partner(f"{GIVEN}:Fragile,kw.how=hang"), Settings(steps=120, limits=limits), on_message=said.append)
 

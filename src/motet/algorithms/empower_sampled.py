@@ -26,6 +26,7 @@ from motet.algorithms._settings import check_seeds
 from motet.algorithms.empower import EmpowerBehaviour, EmpowerConfig, HumanChoices, robot_outputs
 from motet.algorithms.source import NetworkSetting
 from motet.errors import SettingError
+from motet.foreign_names import suggesting
 from motet.schedule import Linear, Schedule, Staged, Stages
 from motet.settings import FINITE
 from motet.world.coded import Bounded, CodedModel, coded_by
@@ -42,6 +43,7 @@ _STAGES = Stages(
 _SCALE_DRAWS = 256  # goals by which the scale of the weights is estimated
 
 
+@suggesting("algorithm")
 @dataclass(frozen=True)
 class EmpowerSampledConfig(EmpowerConfig):
     """Settings of learned empowerment where goals can only be sampled.
