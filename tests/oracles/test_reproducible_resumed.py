@@ -264,7 +264,7 @@ def test_actors_that_end_periods_apart_continue_together(tmp_path):
         said, folder = [], tmp_path / f"run{i}"
         train(world, StandIn(), settings(engine, StandIn(), steps=310, period=4), run=folder)
         resume(folder, steps=290, world=world, algorithm=StandIn(), trust=True, on_message=said.append)
-        assert len(said) == 1 and "an actor ended periods before the others" in said[0]
+        assert len(said) == 1 and "one actor has ended more periods than another" in said[0]
         found.append(whole(folder))
     assert differing(*found) == []
 

@@ -47,7 +47,7 @@ def bench(arguments: Sequence[str]) -> int:
     Raises:
         MotetError: the installation does not include the benchmarks.
     """
-    if "benchmarks" not in sys.modules:  # `python -m benchmarks` has imported it already
+    if "benchmarks" not in sys.modules:  # not needed under `python -m benchmarks`, which has imported it
         if not (ROOT / "benchmarks" / "command.py").is_file():
             if {"-h", "--help"} & set(arguments):
                 sys.stdout.write(f"{USAGE}{ABSENT}\n")

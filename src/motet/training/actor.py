@@ -196,7 +196,7 @@ class PublishedPolicy:
         state_size = state_size_of(behaviour)
         self._carried = EpisodeState(tracks, n_frames, state_size) if n_frames > 1 or state_size else None
         self.turns = 0
-        """Number of turns taken; ``sync_interval`` counts them."""
+        """Number of turns taken. ``sync_interval`` is a number of turns."""
         self.closed = 0
         """Steps whose rows are complete."""
         self.is_done = left <= 0

@@ -1,8 +1,9 @@
 """Anchors of a league that are policies of earlier runs.
 
-A league names a run directory, or one of its checkpoints, in the notation of ``motet eval -p``. Its weights are read
-when the new run begins, so the earlier run may change or vanish later. A copy is written to ``anchors/`` in the new
-run's directory, and the config of the new run names the copy, so that a resumed run has the same opponents.
+A league names a run directory, or one of its checkpoints, in the notation of ``motet eval -p``. The weights of that
+policy are read when the new run begins, so the earlier run may change or vanish later. A copy is written to
+``anchors/`` in the new run's directory, and the config of the new run names the copy, so that a resumed run has the
+same opponents.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def difference(checkpoint: Checkpoint, roster: Roster) -> str:
     if any(actor["worlds"] is None for actor in actors):
         return "a world or partner cannot save its state: the run continues with new episodes, and " + _NOT_THE_SAME
     if not cut["even"]:
-        return "an actor ended periods before the others, and " + _NOT_THE_SAME
+        return "at this checkpoint one actor has ended more periods than another, and " + _NOT_THE_SAME
     unsaved = [
         policy.name
         for i, policy in enumerate(roster.policies)
@@ -171,7 +171,7 @@ def difference(checkpoint: Checkpoint, roster: Roster) -> str:
     return ""
 
 
-_NOT_THE_SAME = "its result is not that of an uninterrupted run"
+_NOT_THE_SAME = "the result of the run is not that of an uninterrupted run"
 
 
 def state_in(checkpoint: Checkpoint, policy: str) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Roster:
 
     @property
     def fixed_agents(self) -> list[tuple[str, FixedPolicy]]:
-        """The agents that act by partners, by name, in the order of their rows on the board."""
+        """The agents for which a partner acts, as pairs (name, partner), in the order of their rows on the board."""
         return [(name, partner) for partner in self.partners for name in partner.seats.agents]
 
     def configs(self) -> dict[str, Any]:
