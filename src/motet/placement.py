@@ -61,7 +61,8 @@ class Cluster:
     """
 
     address: str | None = None
-    """Address of a running cluster (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``). Default: start Ray here."""
+    """Address of a running cluster (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``). Default: start Ray on this
+    machine."""
     actor_cpus: Annotated[float, Ge(0), FINITE] = 1.0
     """CPU cores of each actor. Actors are spread over the nodes."""
     learner_cpus: Annotated[float, Ge(0), FINITE] = 1.0
@@ -69,11 +70,12 @@ class Cluster:
     learner_gpus: Annotated[float, Ge(0), FINITE] = 0.0
     """GPUs of each learner process; a fraction if several share one GPU."""
     block_age_s: Annotated[float, Ge(0), FINITE] | None = None
-    """Longest time in seconds that rows wait before they are sent, in one block for each actor and learner process.
-    Default: 6 ms for each learner process, at least 10 ms, so that sending takes a quarter of an actor's core."""
+    """Longest time in seconds that a row waits in an actor before it is sent. An actor sends its rows in blocks, one
+    for each learner process. Default: 6 ms times the number of learner processes, at least 10 ms. Sending then takes a
+    quarter of an actor's core."""
     keep_every_s: Annotated[float, Ge(0), FINITE] = 2.0
-    """Seconds between two copies of a learner's state to the driver. If its node dies, the learner resumes from the
-    newest copy."""
+    """Seconds between two copies of a learner's state that are sent to the driver. If the learner's node dies, the
+    learner resumes from the newest copy."""
 
     def __post_init__(self) -> None:
         check_fields(self)

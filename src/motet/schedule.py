@@ -45,7 +45,8 @@ class Linear:
     steps: Annotated[int, Ge(1)]
     """Number of steps of the agent, or of updates, in which the value goes from ``start`` to ``end``."""
     by: Clock | None = None
-    """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
+    """What is counted: steps (``steps``) or updates (``updates``). None: inside a ``Staged`` setting, what
+    ``stages.by`` says; elsewhere steps."""
 
     def __post_init__(self) -> None:
         check_fields(self, "Linear.")
@@ -74,11 +75,12 @@ class Exponential:
     start: Annotated[float, FINITE]
     """Value at step 0."""
     end: Annotated[float, FINITE]
-    """Limit value."""
+    """Value that the schedule approaches."""
     half_life: Annotated[float, Gt(0)]
     """Steps of the agent, or updates, in which the distance to ``end`` halves."""
     by: Clock | None = None
-    """Whether steps or updates are counted. None: steps, or inside a ``Staged`` setting what the stages count."""
+    """What is counted: steps (``steps``) or updates (``updates``). None: inside a ``Staged`` setting, what
+    ``stages.by`` says; elsewhere steps."""
     least: Annotated[float, FINITE] | None = None
     """Value at which the decay stops; it must lie between ``end`` and ``start``. None: the decay does not stop."""
 
@@ -116,11 +118,12 @@ class Stages:
     """
 
     lengths: Annotated[tuple[tuple[str, Annotated[int, Ge(1)] | None], ...], MinLen(1)] = (("full", None),)
-    """Name of each stage and its number of steps, or updates; None for the last stage."""
+    """Name of each stage and its length in steps or updates (see ``by``). The last stage has the length None: it never
+    ends."""
     clear_replay_on_stage: tuple[str, ...] = ()
     """Stages that clear the replay buffer when they begin. Updates continue when there are ``min_rows`` new rows."""
     by: Clock = "steps"
-    """What the lengths count: the agent's steps, or the updates of its policy."""
+    """What the lengths count: the agent's steps (``steps``), or the updates of its policy (``updates``)."""
 
     def __post_init__(self) -> None:
         pairs = self.lengths.items() if isinstance(self.lengths, Mapping) else self.lengths

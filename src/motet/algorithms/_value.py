@@ -34,22 +34,23 @@ class ValueConfig:
     """Widths of the hidden layers; not used with a network of your own."""
     network: NetworkSetting = None
     """Your own network instead of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
-    observation to the values of all actions."""
+    torch.nn.Module, the path "module:function" of such a function, or a name such as "mlp(layer_norm=True)". The module
+    maps an observation to the values of all actions."""
     encoder: NetworkSetting = None
     """Your own encoder before the hidden layers: a function of (observation_space) that makes a torch.nn.Module, the
-    path "module:function" of one, or a name such as "parts". The module maps an observation to features."""
+    path "module:function" of such a function, or a name such as "parts". The module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
     """Memory of the policy, a recurrent layer before the hidden layers; None: the policy sees the newest observation
     only. With a memory, updates learn from sequences of consecutive rows."""
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32
-    """Number of consecutive rows of a sequence from which a policy with a memory learns."""
+    """Number of consecutive rows in a sequence from which a policy with a memory learns, without the ``burn_in``
+    rows."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Burn-in: number of rows that precede the ``sequence_length`` rows in a sequence. Burn-in rows are not learned
-    from. They only bring the memory up to date, because an older version computed the state that is stored at their
-    start."""
+    """Burn-in: number of rows before the ``sequence_length`` rows in a sequence. Burn-in rows are not learned from.
+    They only bring the memory up to date, because the memory that is stored with the first of them was computed by an
+    older version of the policy."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -57,8 +58,8 @@ class ValueConfig:
     n_frames: Annotated[int, Ge(1)] = 1
     """Number of stacked observations (frame stacking)."""
     double: bool = True
-    """Double Q-learning: the online network selects the next action, the target network evaluates it. Without it, the
-    target network does both."""
+    """Double Q-learning: the online network selects the next action, the target network evaluates it. If False, the
+    target network both selects and evaluates the next action."""
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of transitions in an update; with a memory, number of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 5e-4
@@ -68,8 +69,8 @@ class ValueConfig:
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Maximum gradient norm of an agent, above which its gradient is scaled down; None: no clipping."""
     target_every: Annotated[int, Ge(1)] | Literal["phase"] = 500
-    """Number of updates between two updates of the target network; phase: one when a phase of a reproducible run
-    begins."""
+    """Number of updates between two updates of the target network. ``phase``: the target network is updated once in
+    each phase of a reproducible run, when the phase begins."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = field(default=Linear(1.0, 0.05, steps=10_000))
@@ -77,13 +78,13 @@ class ValueConfig:
     prioritised: bool = False
     """Prioritised replay: sample transitions or sequences by their last TD errors instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
-    """Exponent of the priorities."""
+    """Exponent of the priorities in prioritised replay."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
-    """Exponent of the importance weights."""
+    """Exponent of the importance weights in prioritised replay."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1_000
-    """Rows in the replay buffer before the first update."""
+    """Number of rows in the replay buffer before the first update."""
     stages: Stages = field(default_factory=Stages)
     """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 

@@ -63,29 +63,32 @@ class AttainConfig:
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of the network; a network of your own does not use them."""
     network: NetworkSetting = None
-    """Your own network for Q_h in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
-    of a state to one output for each goal and action, before the sigmoid: the actions of the first goal come first."""
+    """Your own network for Q_h, the values of the humans' actions, in place of the shipped one: a function of
+    (observation_space, outputs) that makes a torch.nn.Module, the path "module:function" of such a function, or a name
+    such as "mlp(layer_norm=True)". The module maps the numbers of a state to one output for each goal and action,
+    before the sigmoid. The outputs for the first goal come first."""
     beta: Annotated[float, Ge(0), FINITE] = 10.0
     """Inverse temperature of the humans' policies."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     rho: Annotated[float, Ge(0), FINITE] | None = None
-    """The humans' discount rate rho, instead of ``gamma``: a transition of duration d has the discount exp(-rho d)."""
+    """The humans' discount rate rho, instead of ``gamma``, which must then be 1: a transition of duration d has the
+    discount exp(-rho d)."""
     robot: Literal["worst", "best", "mean"] = "worst"
-    """What humans expect of the robot: its worst or its best action for them, or the mean over all its actions."""
+    """Which action a human expects of the robot: the worst one for the human (``worst``), the best one for the human
+    (``best``), or the mean over all actions (``mean``)."""
     achieved: Literal["stay", "zero", "one"] = "stay"
-    """What a human does if its goal holds already, as in ``motet.plan.Humans``. With ``stay`` it takes the action
-    ``still``; with ``zero`` or ``one`` it acts by the softmax as usual."""
+    """What a human does while its goal holds already, as in ``motet.plan.Humans``: it takes the action ``still``
+    (``stay``), or it acts by the softmax as usual (``zero`` and ``one``)."""
     still: Annotated[int, Ge(0)] = 0
-    """Number of the action with which a human stays where it is."""
+    """Index of the action with which a human does not move."""
     profiles: Literal["drawn", "all"] = "drawn"
-    """Profiles of human actions in a row. ``drawn``: one profile, drawn uniformly. ``all``: all profiles (at most 32),
-    so that targets are exact."""
+    """Which profiles are stored in a row; a profile is one action for each human. ``drawn``: one profile, drawn
+    uniformly. ``all``: all profiles (at most 32), so that targets are exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
-    """Largest number of successors of a joint action. A model with more is an error."""
+    """Largest number of possible next states after a joint action. If the model has more, an error is raised."""
     cache: Annotated[int, Ge(1)] = 50_000
-    """Number of queries of the model whose answers an actor remembers."""
+    """Size of an actor's cache: number of queries of the model whose answers the actor remembers."""
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of rows in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
@@ -101,7 +104,7 @@ class AttainConfig:
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 500
-    """Rows in the replay buffer before the first update."""
+    """Number of rows in the replay buffer before the first update."""
     stages: Stages = ALWAYS
     """Stages of the run."""
 

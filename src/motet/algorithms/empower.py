@@ -70,56 +70,63 @@ class EmpowerConfig:
     hidden: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (64, 64)
     """Widths of the hidden layers of both networks; a network of your own does not use them."""
     network: NetworkSetting = None
-    """Your own network for V_e in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
-    of a state to one output for each goal of each human, before the sigmoid."""
+    """Your own network for V_e, the attainment of goals, in place of the shipped one: a function of (observation_space,
+    outputs) that makes a torch.nn.Module, the path "module:function" of such a function, or a name such as
+    "mlp(layer_norm=True)". The module maps the numbers of a state to one output for each goal of each human, before the
+    sigmoid."""
     robot_network: NetworkSetting = None
-    """Your own network for log(-Q_r), given in the same forms as ``network``. The module maps the numbers of a state to
-    one output for each robot action."""
+    """Your own network for log(-Q_r), given in the same forms as ``network``. Q_r is the value of the robot's actions.
+    The module maps the numbers of a state to one output for each robot action."""
     tables: bool = False
-    """Learn tables with one entry for each state instead of networks. For models whose states can be enumerated."""
+    """Learn tables with one entry for each state instead of networks. The states of the model must be few enough to be
+    enumerated."""
     gamma: Annotated[Schedule, Interval(gt=0, le=1)] = 0.95
-    """The robot's discount per unit of time. Steps last 1, unless the model has ``transition_durations``."""
+    """The robot's discount per unit of time. A step takes one unit of time, unless the model has
+    ``transition_durations``."""
     human_gamma: Annotated[Schedule, Interval(ge=0, le=1)] = 0.95
     """The humans' discount per step."""
     human_rho: Annotated[Schedule, Ge(0)] | None = None
-    """The humans' discount rate rho, instead of ``human_gamma``: a transition of duration d has the discount exp(-rho
-    d)."""
+    """The humans' discount rate rho, instead of ``human_gamma``, which must then be 1: a transition of duration d has
+    the discount exp(-rho d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
+    """Exponent of the goals' attainments in a human's power. Above 1, one goal that is sure to be attained counts more
+    than two with probability 0.5 each."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
-    """Inequality aversion: the larger it is, the more the humans with little power count."""
+    """Inequality aversion: the larger ``xi`` is, the more the humans with little power count."""
     eta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
+    """Exponent of the mean of X_h^(-``xi``) over the humans, where X_h is the power of human h. The robot's utility is
+    the negative of the result. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
     """The robot's value V_r of terminal states."""
     beta: Annotated[Schedule, Ge(0), FINITE] = field(
         default=Staged({"attainment": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
-    """Exponent of the robot's policy: how strongly it prefers better actions."""
+    """Exponent of the robot's policy: the larger it is, the more strongly the robot prefers better actions. With 0 the
+    robot acts at random."""
     achieved: Literal["stay", "zero", "one"] = "stay"
-    """Attainment of a goal that holds already, as in ``motet.plan.Humans``: the formula's value (``stay``), 0 or 1."""
+    """Attainment of a goal that holds already, as in ``motet.plan.Humans``: the probability that it holds again after
+    the next step or later (``stay``), 0 (``zero``) or 1 (``one``)."""
     epsilon: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """Exploration rate: probability of a random robot action."""
     eagerness: Annotated[float, Ge(0), FINITE] = 1.0
-    """Factor of ``beta`` when the robot acts in training. Above 1 the robot prefers good actions more strongly, so more
-    rows come from the states to which good actions lead. The factor changes how accurate the results are, not the
-    targets."""
+    """Factor by which ``beta`` is multiplied when the robot acts in training. Above 1 the robot prefers good actions
+    more strongly, so more rows come from the states to which good actions lead. The factor does not change the targets,
+    only how accurately they are learned in different states."""
     profiles: Literal["drawn", "all"] = "drawn"
-    """Profiles of human actions in a row. ``drawn``: one profile, drawn from the humans' priors. ``all``: all profiles
-    (at most 32), so that targets are exact."""
+    """Which profiles are stored in a row; a profile is one action for each human. ``drawn``: one profile, drawn from
+    the humans' priors. ``all``: all profiles (at most 32), so that targets are exact."""
     successors: Annotated[int, Interval(ge=1, le=255)] = 4
-    """Largest number of successors of a joint action. A model with more is an error."""
+    """Largest number of possible next states after a joint action. If the model has more, an error is raised."""
     cache: Annotated[int, Ge(1)] = 50_000
-    """Number of queries of the model whose answers an actor remembers."""
+    """Size of an actor's cache: number of queries of the model whose answers the actor remembers."""
     batch_size: Annotated[int, Ge(1)] = 64
     """Number of rows in an update."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for V_e, the attainment of goals. With ``tables``: the minimum weight of a new target in the
-    running mean."""
+    """Adam's learning rate for V_e, the attainment of goals. With ``tables``, each entry is a running mean of its
+    targets, and the setting is the minimum weight of a new target."""
     robot_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
-    """Adam's learning rate for Q_r, the value of robot actions. With ``tables``: the minimum weight of a new target in
-    the running mean."""
+    """Adam's learning rate for Q_r, the value of robot actions. With ``tables``, each entry is a running mean of its
+    targets, and the setting is the minimum weight of a new target."""
     adam_eps: Annotated[float, Gt(0), FINITE] = 1e-8
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
@@ -129,17 +136,19 @@ class EmpowerConfig:
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rate of an update of the target networks: 1 copies the weights, less is Polyak averaging."""
     floor: Annotated[float, Gt(0), FINITE] = 1e-3
-    """Smallest -Q_r that the network learns. Before the end of an episode -Q_r is 0, which has no logarithm."""
+    """Smallest value of -Q_r that the network learns. The network learns log(-Q_r), and -Q_r goes to 0 at the end of an
+    episode, where the logarithm has no lower bound."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 500
-    """Rows in the replay buffer before the first update."""
+    """Number of rows in the replay buffer before the first update."""
     oldest: Annotated[Schedule, Ge(0)] = 0.0
-    """Only rows that were made at this number of updates or later are learned from. The number must never decrease. A
-    schedule such as ``Linear(0, 10_000, 30_000, by="updates")`` lets old rows expire one by one instead of clearing the
-    replay."""
+    """Age floor, a number of updates: rows that were made before this number of updates are not used for learning. The
+    number must never decrease. A schedule such as ``Linear(0, 10_000, 30_000, by="updates")`` lets old rows expire one
+    by one instead of clearing the replay."""
     stages: Stages = _STAGES
-    """Stages of the run. If there are several, only V_e is learned in the first one."""
+    """Stages of the run. If there are several stages, only V_e (the attainment of goals) is learned in the first one,
+    and Q_r (the value of robot actions) is learned from the second one on."""
 
     def __post_init__(self) -> None:
         check_config(self)

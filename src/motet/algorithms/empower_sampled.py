@@ -63,12 +63,13 @@ class EmpowerSampledConfig(EmpowerConfig):
     learned_from: ClassVar[tuple[int, ...]] = (0, 2, 1)
 
     network: NetworkSetting = None
-    """Your own network for V_e in place of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, its path "module:function", or a name such as "mlp(layer_norm=True)". The module maps the numbers
-    of a state, those of a goal, and a one-hot number of the human to one output, before the sigmoid."""
+    """Your own network for V_e, the attainment of goals, in place of the shipped one: a function of (observation_space,
+    outputs) that makes a torch.nn.Module, the path "module:function" of such a function, or a name such as
+    "mlp(layer_norm=True)". The module gets the numbers of a state, the numbers of a goal, and the human as a one-hot
+    vector. Its one output is V_e before the sigmoid."""
     power_network: NetworkSetting = None
-    """Your own network for log(X_h), given in the same forms as ``network``. The module maps the numbers of a state to
-    one output for each human."""
+    """Your own network for log(X_h), given in the same forms as ``network``. X_h is the power of human h. The module
+    maps the numbers of a state to one output for each human."""
     goals_per_row: Annotated[int, Ge(1)] = 4
     """Number of goals that are drawn for each human, for every row."""
     power_learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 1e-3
@@ -76,10 +77,12 @@ class EmpowerSampledConfig(EmpowerConfig):
     beta: Annotated[Schedule, Ge(0), FINITE] = field(
         default=Staged({"attainment": 0.0, "power": 0.0, "values": 0.0, "ramp": Linear(0.0, 5.0, 5_000), "full": 5.0})  # type: ignore[arg-type]
     )
-    """Exponent of the robot's policy: how strongly it prefers better actions."""
+    """Exponent of the robot's policy: the larger it is, the more strongly the robot prefers better actions. With 0 the
+    robot acts at random."""
     stages: Stages = _STAGES
-    """Stages of the run. In the first one only V_e is learned, from the second one on X_h too, and from the third one
-    on Q_r too. The last one has all of them."""
+    """Stages of the run. V_e (the attainment of goals) is learned in all stages, X_h (the power of the humans) from the
+    second stage on, and Q_r (the value of robot actions) from the third stage on. In the last stage all three are
+    learned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -62,7 +62,8 @@ class IQNConfig(ValueConfig):
     cosines: Annotated[int, Ge(1)] = 64
     """Number of cosine features in the embedding of tau."""
     kappa: Annotated[float, Gt(0)] = 1.0
-    """Threshold of the quantile Huber loss: quadratic below it, linear above."""
+    """Threshold of the quantile Huber loss: the loss is quadratic for errors below it and linear for errors above
+    it."""
 
     def sizes(self, observation_space: Space, action_space: Space) -> Sizes:
         """Return the sizes of one agent's weights, state, counters and random stream."""

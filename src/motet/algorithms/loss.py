@@ -208,8 +208,8 @@ class LossConfig:
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Maximum gradient norm of a network, above which its gradient is scaled down; None: no clipping."""
     target_every: TargetEvery = 500
-    """Number of updates between two updates of the target networks; phase: one when a phase of a reproducible run
-    begins."""
+    """Number of updates between two updates of the target networks. ``phase``: the target networks are updated once in
+    each phase of a reproducible run, when the phase begins."""
     target_rate: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Rate of a target network update: 1 copies the weights, less is Polyak averaging."""
     prioritised: bool = False

@@ -83,24 +83,25 @@ class PPOConfig(Freezing):
     """Widths of the hidden layers of policy and critic; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
     """Your own policy network instead of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
-    observation to logits, or to the means of continuous actions."""
+    torch.nn.Module, the path "module:function" of such a function, or a name such as "mlp(layer_norm=True)". The module
+    maps an observation to logits, or to the means of continuous actions."""
     critic: NetworkSetting = None
     """Your own critic, given in the same forms as ``network``. A function gets (observation_space, 1). The module maps
     an observation to a value."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critic share: a function of (observation_space) that makes a torch.nn.Module,
-    the path "module:function" of one, or a name such as "parts". The module maps an observation to features."""
+    the path "module:function" of such a function, or a name such as "parts". The module maps an observation to
+    features."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function between the layers."""
     memory: Literal["gru", "lstm"] | None = None
-    """Memory of policy and critic, a recurrent layer before their hidden layers; None: policy and critic see the newest
-    observation only."""
+    """Memory that policy and critic share, a recurrent layer before their hidden layers; None: policy and critic see
+    the newest observation only."""
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32
-    """Number of consecutive rows through which gradients flow, with a memory. It must divide ``length``; if it is
-    longer, gradients flow through whole fragments."""
+    """With a memory: number of consecutive rows through which gradients flow. The number must divide ``length``. If it
+    is larger than ``length``, gradients flow through whole fragments."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     gae_lambda: Annotated[float, Interval(ge=0, le=1)] = 0.95
@@ -113,7 +114,8 @@ class PPOConfig(Freezing):
     normalise: bool = False
     """Normalise observations by their running mean and standard deviation."""
     freeze_normaliser_on_stage: str | None = None
-    """Stage at whose start the running mean and standard deviation are frozen."""
+    """Name of the stage at whose start the running mean and standard deviation of observations are frozen (see
+    ``normalise``)."""
     batch_size: Annotated[int, Ge(1)] = 8
     """Number of rollout fragments in an update."""
     length: Annotated[int, Ge(1)] = 128
@@ -131,11 +133,13 @@ class PPOConfig(Freezing):
     clip: Annotated[Schedule, Interval(ge=0, le=1)] = 0.2
     """Clip range: the probability ratio is clipped to [1 - clip, 1 + clip]."""
     clip_value: Annotated[float, Gt(0)] | None = None
-    """Clip range of the value loss: how far a value may move in an update; None: no clipping."""
+    """Clip range of the value loss: how far the value of a state may move in one update. None: no clipping."""
     entropy: Annotated[Schedule, Ge(0), FINITE] = 0.0
     """Entropy coefficient; higher values keep the policy stochastic for longer."""
     value_weight: Annotated[float, Ge(0), FINITE] = 0.5
-    """Value loss coefficient; it matters mostly where the gradient norm is clipped."""
+    """Value loss coefficient. Policy and critic are separate networks, apart from an encoder, memory or convolutions
+    that they share, and Adam divides out the scale of the gradient. So the coefficient matters mostly for shared
+    layers, and where ``max_grad_norm`` clips the gradient of both networks together."""
     normalise_advantages: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1."""
     first_log_std: Annotated[float, FINITE] = 0.0

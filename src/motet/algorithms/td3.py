@@ -73,15 +73,15 @@ class TD3Config(Freezing):
     """Widths of the hidden layers of policy and critics; for pictures, of the layers after the convolutions."""
     network: NetworkSetting = None
     """Your own policy network instead of the shipped one: a function of (observation_space, outputs) that makes a
-    torch.nn.Module, the path "module:function" of one, or a name such as "mlp(layer_norm=True)". The module maps an
-    observation to the action before tanh squashes it to [-1, 1]."""
+    torch.nn.Module, the path "module:function" of such a function, or a name such as "mlp(layer_norm=True)". The module
+    maps an observation to the action before tanh squashes it to [-1, 1]."""
     critic: NetworkSetting = None
     """Your own critic, given in the same forms as ``network``. A function gets (observation_space, 1). The module maps
-    an observation and an action [batch, numbers], scaled to [-1, 1], to a value. Two such modules are made."""
+    a batch of observations and a batch of actions, scaled to [-1, 1], to values. Two such modules are made."""
     encoder: NetworkSetting = None
     """Your own encoder, which policy and critics share and which learns with the critics: a function of
-    (observation_space) that makes a torch.nn.Module, the path "module:function" of one, or a name such as "parts". The
-    module maps an observation to features."""
+    (observation_space) that makes a torch.nn.Module, the path "module:function" of such a function, or a name such as
+    "parts". The module maps an observation to features."""
     memory: Literal["gru", "lstm"] | None = None
     """Memory that policy and critics share, a recurrent layer before their hidden layers, which learns with the
     critics; None: policy and critics see the newest observation only. With a memory, updates learn from sequences of
@@ -89,11 +89,12 @@ class TD3Config(Freezing):
     memory_size: Annotated[int, Ge(1)] = 64
     """Number of outputs of the memory."""
     sequence_length: Annotated[int, Ge(1)] = 32
-    """Number of consecutive rows of a sequence from which a policy with a memory learns."""
+    """Number of consecutive rows in a sequence from which a policy with a memory learns, without the ``burn_in``
+    rows."""
     burn_in: Annotated[int, Ge(0)] = 8
-    """Burn-in: number of rows that precede the ``sequence_length`` rows in a sequence. Burn-in rows are not learned
-    from. They only bring the memory up to date, because an older version computed the state that is stored at their
-    start."""
+    """Burn-in: number of rows before the ``sequence_length`` rows in a sequence. Burn-in rows are not learned from.
+    They only bring the memory up to date, because the memory that is stored with the first of them was computed by an
+    older version of the policy."""
     gamma: Annotated[float, Interval(ge=0, le=1)] = 0.99
     """Discount per step."""
     n_step: Annotated[int, Ge(1)] = 1
@@ -105,7 +106,8 @@ class TD3Config(Freezing):
     normalise: bool = False
     """Normalise observations by their running mean and standard deviation."""
     freeze_normaliser_on_stage: str | None = None
-    """Stage at whose start the running mean and standard deviation are frozen."""
+    """Name of the stage at whose start the running mean and standard deviation of observations are frozen (see
+    ``normalise``)."""
     batch_size: Annotated[int, Ge(1)] = 256
     """Number of transitions in an update; with a memory, number of sequences."""
     learning_rate: Annotated[Schedule, Interval(ge=0, le=1)] = 3e-4
@@ -130,13 +132,13 @@ class TD3Config(Freezing):
     prioritised: bool = False
     """Prioritised replay: sample transitions or sequences by their last TD errors instead of uniformly."""
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.6
-    """Exponent of the priorities."""
+    """Exponent of the priorities in prioritised replay."""
     beta: Annotated[Schedule, Interval(ge=0, le=1)] = 0.4
-    """Exponent of the importance weights."""
+    """Exponent of the importance weights in prioritised replay."""
     capacity: Annotated[int, Ge(1)] = 100_000
     """Size of the replay buffer, in rows."""
     min_rows: Annotated[int, Ge(1)] = 1_000
-    """Rows in the replay buffer before the first update; until then actions are uniformly random."""
+    """Number of rows in the replay buffer before the first update. Until then, actions are uniformly random."""
     stages: Stages = field(default_factory=Stages)
     """Stages of the run. Schedules can have different values in each stage (``Staged``)."""
 

@@ -55,27 +55,31 @@ class EvaluationSettings:
     jobs: Annotated[int, Ge(1)] = 1
     """Number of processes that play episodes in parallel. The result is the same for any number."""
     engine: Literal["processes", "serial", "ray"] = "processes"
-    """Where episodes are played: in processes, in the caller's process (for a debugger), or on a Ray cluster."""
+    """Where episodes are played: in separate processes (``processes``), in the calling process, e.g. for a debugger
+    (``serial``), or on a Ray cluster (``ray``)."""
     cluster: Cluster = field(default_factory=Cluster)
     """Resources of the jobs on a Ray cluster."""
     isolate: bool = False
     """Run each policy in a separate process for each of its seats, so that its failures do not affect other
     policies."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """Deny isolated policies access to network, files and other processes. ``strict``: an error if this machine cannot
-    do so. ``best-effort``: as far as this machine can."""
+    """Whether isolated policies are denied access to network, files and other processes. ``no``: not denied.
+    ``strict``: denied; if this machine cannot do so, an error is raised. ``best-effort``: denied as far as this machine
+    can do so."""
     limits: PolicyLimits | None = None
-    """Limits of isolated policies: time, memory, open files, output. None: the defaults."""
+    """Limits of isolated policies: time, memory, open files, output. None: the defaults of ``PolicyLimits``."""
     fall_back: bool = False
-    """Play a policy in the job's process if a separate one cannot be started. Not valid with ``limits`` or a
+    """Play a policy in the job's process if a separate process cannot be started. Not valid with ``limits`` or a
     ``sandbox``."""
     stand_in: StandIn = "noop"
-    """Policy that replaces a failed one until the episode ends. With ``forfeit`` the episode ends and is not
-    counted."""
+    """What happens when a policy fails. ``noop`` or ``random``: the built-in policy of this name replaces the failed
+    policy until the episode ends. ``forfeit``: the episode ends and is not counted."""
     max_failures: Annotated[int, Ge(1)] = 10
-    """Number of failures that disqualify a policy. The stand-in replaces it from the next episode on."""
+    """Number of failures that disqualify a policy. From the next episode on, the stand-in plays in place of a
+    disqualified policy."""
     max_failed_episodes: Annotated[int, Ge(1)] = 10
-    """Stop after this many failed episodes (the world raised, or the job ended or hung), in the order of episodes."""
+    """Stop after this many failed episodes, counted in the order of episode numbers. An episode fails if the world
+    raises an exception, or if the job ends or hangs."""
     max_processes: Annotated[int, Ge(1)] = 64
     """Maximum number of policy processes. If it is too low, fewer jobs run, or seats of a policy share a process."""
     pooled: bool = True
@@ -85,8 +89,8 @@ class EvaluationSettings:
     trust: bool = False
     """Allow a run to name algorithms outside of motet, whose code is then imported and run."""
     hang_s: Annotated[float, Gt(0)] = 300.0
-    """Seconds without a turn before a job counts as hung and its episode fails. If the limits of policies allow
-    longer turns, that time is used instead."""
+    """Seconds without a turn before a job counts as hung and its episode fails. If the limits of the policies allow a
+    longer turn, the time of that turn counts instead."""
 
     def __post_init__(self) -> None:
         check_fields(self)

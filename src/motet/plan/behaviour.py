@@ -40,7 +40,7 @@ class Humans:
     achieved: Achieved | None = None
     """The value of a goal that holds already. ``zero``: 0. ``one``: 1, also in a terminal state. ``stay``: the human
     takes the action ``still``, the value is 0, and the attainment is the probability that the goal holds again after
-    the step. None: ``stay`` if the model has a ``possible_goal_generator``, else ``zero``."""
+    the next step or later. None: ``stay`` if the model has a ``possible_goal_generator``, else ``zero``."""
     still: Annotated[int, Ge(0)] = 0
     """Index of the action with which a human does not move."""
     credit_achieved: bool | None = None
@@ -78,11 +78,13 @@ class Robot:
     rho: Annotated[float, Ge(0), FINITE] = 0.0
     """Discount rate: a transition of duration d is discounted by exp(-``rho`` d)."""
     zeta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the goals' attainments. Above 1, certain goals count more than risky ones."""
+    """Exponent of the goals' attainments in a human's power. Above 1, one goal that is sure to be attained counts more
+    than two with probability 0.5 each."""
     xi: Annotated[float, Gt(0), FINITE] = 1.0
-    """Inequality aversion: the larger it is, the more the humans with little power count."""
+    """Inequality aversion: the larger ``xi`` is, the more the humans with little power count."""
     eta: Annotated[float, Gt(0), FINITE] = 1.0
-    """Exponent of the aggregated loss. Above 1, power now counts more than power later."""
+    """Exponent of the mean of X_h^(-``xi``) over the humans, where X_h is the power of human h. The robot's utility is
+    the negative of the result. Above 1, power now counts more than power later."""
     terminal_robot_value: Annotated[float, Lt(0), FINITE] = -1e-10
     """The robot's value V_r in terminal states."""
     gamma: Annotated[float, Interval(gt=0, le=1)] = 1.0

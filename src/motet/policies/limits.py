@@ -27,7 +27,7 @@ class PolicyLimits:
     """
 
     start_s: Annotated[float, Gt(0), FINITE] = 30.0
-    """Maximum seconds until the policy is made."""
+    """Maximum seconds for the start of a policy, until the policy object is made."""
     reset_s: Annotated[float, Gt(0), FINITE] = 10.0
     """Maximum seconds for a reset."""
     decision_s: Annotated[float, Gt(0), FINITE] = 10.0
@@ -35,9 +35,9 @@ class PolicyLimits:
     memory_bytes: Annotated[int, Ge(2**20)] | None = None
     """Maximum bytes of private memory of the policy process and its descendants. Shared libraries do not count."""
     cpu_s: Annotated[float, Gt(0), FINITE] | None = None
-    """Maximum seconds of CPU time for a decision, all threads and processes together."""
+    """Maximum seconds of CPU time for a decision, summed over all threads and processes of the policy."""
     tasks: Annotated[int, Ge(1)] | None = None
-    """Maximum number of threads and processes of the policy together. None: 64, plus 2 per core."""
+    """Maximum number of threads and processes of the policy, counted together. None: 64, plus 2 per core."""
     open_files: Annotated[int, Ge(16)] = 256
     """Maximum number of open files."""
     folder_bytes: Annotated[int, Ge(2**16)] = 2**28

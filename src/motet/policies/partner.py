@@ -44,14 +44,17 @@ class Partner:
     name: str = ""
     """Name in tables; by default the name of the policy."""
     isolate: bool = False
-    """Whether the policy runs in a separate process for each world. A ``policy`` with ``isolate=yes`` does too."""
+    """Whether the policy runs in a separate process for each world. A ``policy`` string with ``isolate=yes`` has the
+    same effect."""
     sandbox: Literal["no", "best-effort", "strict"] = "no"
-    """Sandbox of an isolated policy."""
+    """Whether an isolated policy is denied access to network, files and other processes. ``no``: not denied.
+    ``strict``: denied; if this machine cannot do so, an error is raised. ``best-effort``: denied as far as this machine
+    can do so."""
     limits: PolicyLimits | None = None
-    """Limits of an isolated policy. None: the defaults."""
+    """Limits of an isolated policy. None: the defaults of ``PolicyLimits``."""
     max_failures: Annotated[int, Ge(0)] = 10
-    """Number of failures of an isolated policy that each actor tolerates. After each of them the episode breaks off and
-    the policy is replaced. One failure more ends the run."""
+    """Number of failures of an isolated policy that each actor tolerates. After each of these failures the episode
+    breaks off, and the policy is started again in a new process. One failure more ends the run."""
     trust: bool = False
     """If the policy is a run: allow it to name algorithms outside of motet, whose code is then imported and run."""
     copy: str = ""

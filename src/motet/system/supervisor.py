@@ -36,13 +36,15 @@ class RestartLimits:
     start_s: Annotated[float, Ge(0)] = 120.0
     """Seconds that a process may take from its start to its first heartbeat."""
     restarts: Annotated[int, Ge(0)] = 10
-    """Maximum restarts of one process within the window; after that the run ends. Hangs count over a longer window."""
+    """Maximum number of restarts of one process within ``window_s``. If the process fails once more, the run ends.
+    Restarts after a hang are counted over a longer time, because it takes ``hang_s`` to notice a hang."""
     window_s: Annotated[float, Ge(0)] = 60.0
     """Seconds over which restarts are counted."""
     back_off_s: Annotated[float, Ge(0)] = 0.02
     """Seconds of pause before the first restart. It doubles with every further restart in the window, up to 1 s."""
     restart_raised: bool = False
-    """Whether a process whose code raised is restarted too, within the same limits. By default the run ends."""
+    """Whether a process is also restarted if its code raised an exception, within the same limits. By default such an
+    exception ends the run."""
     stop_s: Annotated[float, Ge(0)] = 30.0
     """Seconds that processes have to exit after they were asked to stop; then they are killed."""
 

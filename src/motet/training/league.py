@@ -52,34 +52,35 @@ class League:
     """
 
     anchors: tuple[str, ...] | None = None
-    """Scripted players of the world by name, run directories, or 'module:attribute' of a policy factory. Default: all
-    scripted ones."""
+    """Opponents that stay in the league: names of scripted players of the world, run directories, or paths
+    'module:attribute' of policy factories. Default: all scripted players of the world."""
     anchor_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Share of games against anchors."""
     anchor_batch_share: Annotated[float, Interval(ge=0, le=1)] = 1 / 3
     """Share of each batch that comes from games against anchors."""
     self_share: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    """Share of games against the player as it is now, among the games that are not against anchors. While the pool is
-    empty, all of these games."""
+    """Among the games that are not against anchors: share of games against the newest version of the player. While the
+    pool has no snapshots, all of these games are against the newest version."""
     snapshot_every: Annotated[int, Ge(1)] = 20_000
     """Steps of the player between two snapshots."""
     pool: Annotated[int, Ge(1)] = 10
     """Number of snapshots in the pool."""
     out: Literal["oldest", "weakest"] = "oldest"
-    """Which snapshot a new one replaces. The weakest is the one that the player beats most often."""
+    """Which snapshot is removed from a full pool when a new one is added: the oldest (``oldest``), or the one that the
+    player beats most often (``weakest``)."""
     choice: Literal["variance", "hard", "even"] = "variance"
-    """How opponents are weighted by the player's win rate w: w (1 - w) (``variance``), (1 - w)**2 (``hard``), or all
-    equally (``even``)."""
+    """Weight with which an opponent is drawn, as a function of the win rate w of the player against it: w (1 - w)
+    (``variance``), (1 - w)**2 (``hard``), or the same weight for all opponents (``even``)."""
     block: Annotated[int, Ge(1)] = 4
     """Number of episodes that a world plays against one opponent before the next opponent is drawn."""
     review_every: Annotated[int, Ge(1)] = 2_000
     """Steps of the player between two reviews, which update win rates and the probabilities of opponents."""
     won_by: Literal["end", "total"] | None = None
-    """Whether the reward at the end of a game or its total reward decides who wins. Default: the world's ``won_by``, or
-    ``total``."""
+    """Which reward decides who wins a game: the reward at its end (``end``) or the total reward (``total``). Default:
+    the world's ``won_by``, or ``total``."""
     margin: Annotated[float, Ge(0), FINITE] | None = None
-    """Difference in reward above which a game is won; otherwise it is a draw. Default: the world's ``winning_margin``,
-    or 0."""
+    """Difference between the players' rewards above which a game is won. Otherwise the game is a draw. Default: the
+    world's ``winning_margin``, or 0."""
 
     def __post_init__(self) -> None:
         check_fields(self)

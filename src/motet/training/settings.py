@@ -38,16 +38,17 @@ class Settings:
     """
 
     steps: Annotated[int, Ge(1)] | None = None
-    """Number of steps per agent, summed over all worlds. An actor finishes the round in which it reaches its share. By
-    default 100,000, or no limit if ``episodes`` is given."""
+    """Number of steps per agent, summed over all worlds. Each actor takes a share of the steps, and finishes the round
+    in which it reaches the end of its share. By default 100,000, or no limit if ``episodes`` is given."""
     episodes: Annotated[int, Ge(1)] | None = None
     """Number of episodes. They are divided equally among the worlds in advance, and each world stops after its part,
     so the number is exact. The run ends earlier if it reaches ``steps`` or ``seconds`` first."""
     seed: Annotated[int, Ge(0)] = 0
-    """Random seed. Two runs with the same seed have the same result if they are reproducible, in lockstep (``slack`` 0)
-    or serial. Asynchronous runs differ."""
+    """Random seed. Two runs with the same seed have the same result if the runs are ``reproducible``, in lockstep
+    (``slack`` 0) or serial. Two asynchronous runs differ."""
     engine: Literal["processes", "serial", "ray"] = "processes"
-    """Where actors and learners run: in separate processes, alternating in this process, or on a Ray cluster."""
+    """Where actors and learners run: in separate processes (``processes``), alternating in the calling process
+    (``serial``), or on a Ray cluster (``ray``)."""
     actors: Annotated[int, Ge(1)] = 1
     """Number of actor processes."""
     worlds_per_actor: Annotated[int, Ge(1)] = 1
@@ -56,25 +57,29 @@ class Settings:
     """Number of learner processes, which share the agents equally. By default one per core that the actors leave free,
     at most one per agent."""
     updates_per_step: Annotated[float, Gt(0), FINITE] | None = None
-    """Number of updates per step of the agent. By default learners run freely (with ``engine`` ``serial``: 1). Not
-    valid for algorithms that read every row once (PPO): they update once per batch of rows."""
+    """Number of updates per step of the agent. By default actors and learners do not wait for each other; with
+    ``engine`` ``serial`` the default is 1. Not valid for algorithms that read every row once (PPO): these update once
+    per batch of rows."""
     reproducible: bool = False
-    """Make the result a function of the seed while actors and learners work at the same time: they alternate in
-    periods, and the policy is one period old. By default motet then chooses ``period``, and 0.25 for
-    ``updates_per_step``."""
+    """Make the result depend only on the settings and the seed, although actors and learners work at the same time. The
+    run is divided into periods: while actors collect the rows of one period, learners learn from the rows of the period
+    before. By default motet chooses ``period``, and ``updates_per_step`` is 0.25."""
     period: Annotated[int, Ge(1)] | None = None
-    """Number of rounds in a period of a reproducible run. By default the smallest number that gives 8 updates, or one
-    batch if rows are read once. Agents that act in turn need one round each."""
+    """Number of rounds in a period of a reproducible run. By default the smallest number of rounds for which 8 updates
+    are due, or which gives one batch if the algorithm reads every row once (PPO). If agents act in turn, each turn is a
+    round."""
     ahead: Literal[0, 1] | None = None
     """Number of periods that actors are ahead of the learners in a reproducible run. With 1 (default) both work at the
     same time. With 0 they take turns: actors collect a period, then learners learn from it."""
     slack: Annotated[float, Ge(0)] | None = None
-    """Number of updates by which actors or learners may be ahead of the pace; 0 is lockstep. By default 32, unlimited
-    without ``updates_per_step``, and 1 for algorithms that read every row once (PPO)."""
+    """Number of updates by which actors or learners may be ahead of the pace that ``updates_per_step`` sets; 0 is
+    lockstep. The default is 32, but unlimited if ``updates_per_step`` is not set, and 1 for algorithms that read every
+    row once (PPO)."""
     publish_every: Annotated[int, Ge(1)] = 10
     """Number of updates between two published versions of a policy."""
     publish: Literal["double_buffer", "snapshot"] = "double_buffer"
-    """How policies are published: through two slots (``double_buffer``) or one (``snapshot``)."""
+    """How many slots in shared memory hold the versions of a policy. Two (``double_buffer``): one version can be read
+    while the next one is written. One (``snapshot``): the next version overwrites the last one."""
     device: str | None = None
     """Device on which policies are learned: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``. ``auto`` takes CUDA,
     else MPS, else the CPU. With several GPUs, learner processes are assigned to them in turn. By default the CPU, or
@@ -93,10 +98,10 @@ class Settings:
     metrics_every_s: Annotated[float, Gt(0), FINITE] = 1.0
     """Seconds between two lines of metrics, and between two calls of ``on_update``."""
     evaluate_every: Annotated[int, Ge(1)] | None = None
-    """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies; in
-    self-play, games against the anchors on both sides. Evaluations run in a separate process. In lockstep and with
-    ``engine`` ``serial``, training pauses at the end of a round until the evaluation is done. A reproducible run waits
-    for an evaluation only when the next one is due."""
+    """Number of steps between evaluations. An evaluation plays greedy episodes with the published policies. In
+    self-play, it plays games against the anchors, on both sides. Evaluations run in a separate process. In lockstep and
+    with ``engine`` ``serial``, training pauses at the end of a round until the evaluation is done. A reproducible run
+    waits for an evaluation only when the next one is due."""
     evaluate_every_s: Annotated[float, Gt(0), FINITE] | None = None
     """Seconds between evaluations, instead of ``evaluate_every`` or in addition to it. With either setting, the last
     evaluation plays the final weights, whatever ended the run."""
@@ -120,8 +125,8 @@ class Settings:
     keep_replay: bool = False
     """Include the replay buffers in checkpoints."""
     replay_directory: str | None = None
-    """Folder on a disk in which the replay buffers are kept, in a nameless file instead of memory, for buffers that are
-    larger than the memory. Not valid with ``engine`` ``ray``."""
+    """Folder on a disk for replay buffers that are larger than the memory. The buffers are then kept in an unnamed file
+    in this folder instead of in memory. Not valid with ``engine`` ``ray``."""
     remake_worlds: bool = False
     """Create a world again when it raises an exception, instead of ending the run."""
     fall_back: bool = False
@@ -230,8 +235,9 @@ class AgentSettings:
     device: str | None = None
     """Device on which the agent's policy is learned. None: as set for the run."""
     start_from: str | None = None
-    """A run or checkpoint with the initial weights of the agent. They are those of the run's agent of the same name, or
-    of its only agent. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None: new random weights."""
+    """Run or checkpoint from which the agent gets its initial weights: the weights of the agent with the same name, or
+    of the only agent if the run has only one. ``runs/a,agent=NAME,step=N`` names another agent and a checkpoint. None:
+    random initial weights."""
 
     def __post_init__(self) -> None:
         check_fields(self)
