@@ -111,8 +111,8 @@ class Blind(ConstantPolicy):
     [
         (lambda: Forgetful(ACTIONS), "same seed"),
         (lambda: Elsewhere(2), "elements of the action space"),
-        (lambda: Scribbler(np.int64(2), 2), "not changed"),
-        (lambda: Blind(np.int64(2)), "mask is respected"),
+        (lambda: Scribbler(np.int64(2), 2), "must not change an observation"),
+        (lambda: Blind(np.int64(2)), "must respect the mask"),
     ],
 )
 def test_broken_policies_are_named(factory, clause) -> None:
