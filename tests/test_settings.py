@@ -194,7 +194,7 @@ def test_a_table_says_what_is_declared():
     rows = {row.name: row for row in describe_settings(Settings)}
     assert rows["seed"][1:4] == ("int", "0", ">= 0") and rows["seconds"][1:4] == ("float | None", "None", "> 0")
     assert bounds_of(kinds_of(CONFIGS[0])["hidden"]) == "1 or more, each >= 1"
-    assert rows["publish"].text.startswith("How policies are published")
+    assert rows["publish"].text.startswith("How many slots in shared memory hold the versions of a policy.")
 
 
 def test_the_help_text_says_the_bounds(capsys):
