@@ -18,7 +18,7 @@ from motet.world.coded import CodedModel
 __all__ = ["EmpowerSampled", "SampledFormulas", "SampledRows"]
 
 _ENOUGH = 20_000
-"""Number of goals of a human that are learned from. If none of so many goals ever held, an error is raised."""
+"""If this number of learned goals of a human never held, an error is raised."""
 
 
 class SampledRows(ModelRows):

@@ -379,7 +379,7 @@ class Disqualification:
 
     @property
     def ends(self) -> bool:
-        """Whether so many episodes have failed that no more are played."""
+        """Whether too many episodes have failed to play more."""
         return self._failed >= self._max_failed
 
     def out_of(self, task: Task) -> tuple[int, ...]:

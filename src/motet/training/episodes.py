@@ -35,7 +35,7 @@ __all__ = ["EpisodeRecord", "EpisodeRecorder", "EpisodeRings", "RingReader", "Ri
 
 _HEAD = struct.Struct("<QII")  # number, checksum and length of the text
 _RING_BYTES, _ALL_BYTES = 2**20, 2**24  # bytes of one ring, and of all rings
-_LEAST, _MOST = 16, 1024  # maximum number of records of a ring
+_LEAST, _MOST = 16, 1024  # minimum and maximum number of records of a ring
 _TEXT = 1024  # bytes of a record's text, apart from the part that grows with the number of agents
 _EPISODES = 100  # number of episodes of each actor over which metrics are averaged
 _EACH = 96  # bytes for the numbers of each agent
@@ -55,7 +55,7 @@ class EpisodeRecord(NamedTuple):
     versions: list[int]
     """Version of each policy at the end of the episode."""
     winner: int | None = None
-    """0 or 1 for the winning side, -1 for a draw; None if the world declares no rule."""
+    """0 or 1 for the winning side, -1 for a draw; None if the world does not say how a game is won."""
     opponent: int | None = None
     """In self-play, the number of the opponent in the league."""
     side: int | None = None
@@ -125,7 +125,7 @@ class RingWriter:
         self._head[:8] = number.to_bytes(8, "little")
 
     def has_room(self, records: int) -> bool:
-        """Whether so many records fit beside those that have not been read."""
+        """Whether this number of records fits beside those that have not been read."""
         written, read = (int.from_bytes(self._head[at : at + 8], "little") for at in (0, 8))
         return written - read + records <= self._count
 
